@@ -1,0 +1,120 @@
+"""Spec file + `extends` + `a.b=c` overrides -> one validated Experiment.
+
+Raw mappings are merged in order (extended file < file < overrides) and validated once at the end, so no layer can
+half-apply. Every complaint names the file, the dotted key, and the nearest valid key or allowed values.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from indexmem.config.schema import Experiment
+from indexmem.errors import UserError
+
+SECRET_WORDS = ("password", "secret", "token_id", "api_key", "apikey", "access_key", "credential")
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Read a spec. Raises UserError on a missing file, bad YAML, unknown key or bad value."""
+    source = str(path)
+    raw = _merge(_read(Path(path), seen=()), _parse_overrides(overrides))
+    return validate(raw, source)
+
+
+def validate(raw: Mapping[str, Any], source: str) -> Experiment:
+    """Validate a merged mapping; `source` is named in complaints."""
+    for key in _leaf_keys(raw):
+        if any(word in key.lower() for word in SECRET_WORDS):
+            raise UserError(f"{source}: '{key}' looks like a secret. Specs are published to MLflow; use the environment.")
+    try:
+        return Experiment.model_validate(raw)
+    except ValidationError as error:
+        raise UserError("\n".join(f"{source}: {_explain(item)}" for item in error.errors())) from None
+
+
+def with_overrides(experiment: Experiment, overrides: Sequence[str]) -> Experiment:
+    """A re-validated copy with `a.b=c` overrides applied (pydantic's own model_copy does not validate)."""
+    return validate(_merge(experiment.model_dump(mode="json"), _parse_overrides(overrides)), "overrides")
+
+
+def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    path = path.resolve()
+    if path in seen:
+        raise UserError(f"'extends' goes in a circle: {' -> '.join(p.name for p in (*seen, path))}")
+    if not path.is_file():
+        siblings = [p.name for p in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, siblings, n=1)
+        hint = f" Did you mean {path.parent / near[0]}?" if near else ""
+        raise UserError(f"No spec file at {path}.{hint}")
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not valid YAML: {error}") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{path} must hold a mapping such as 'model: {{id: ...}}', got {type(raw).__name__}.")
+    parent = raw.pop("extends", None)
+    return _merge(_read(path.parent / str(parent), (*seen, path)), raw) if parent is not None else raw
+
+
+def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for text in overrides:
+        key, separator, value = text.partition("=")
+        if not separator or not all(key.split(".")):
+            raise UserError(f"Override '{text}' is not of the form a.b=value. Example: grid.samples=10")
+        try:
+            nested: Any = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError(f"Override '{text}': the value is not valid YAML. Example: grid.ratios='[0.5, 0.9]'") from None
+        for part in reversed(key.split(".")):
+            nested = {part: nested}
+        merged = _merge(merged, nested)
+    return merged
+
+
+def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Recursive union; mappings merge, everything else (lists too) is replaced by `top`."""
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _leaf_keys(raw: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in raw.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _leaf_keys(value, f"{prefix}{key}.")
+
+
+def _explain(item: Any) -> str:
+    location = tuple(part for part in item["loc"] if not str(part).startswith("function-"))
+    dotted = ".".join(map(str, location)) or "spec"
+    if item["type"] == "extra_forbidden":
+        valid = _valid_keys(location[:-1])
+        near = difflib.get_close_matches(str(location[-1]), valid, n=1)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        return f"unknown key '{dotted}'.{hint} Valid keys here: {', '.join(valid)}."
+    message = item["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    got = "" if item["type"] == "missing" else f", got {item['input']!r}"
+    return f"'{dotted}': {message}{got}."
+
+
+def _valid_keys(location: Sequence[str | int]) -> list[str]:
+    """Field names of the section at `location`, following nested models and tuples of models."""
+    model: type[BaseModel] = Experiment
+    for part in location:
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[part].annotation
+        options = [annotation, *get_args(annotation)]
+        model = next(o for o in options if isinstance(o, type) and issubclass(o, BaseModel))
+    return list(model.model_fields)

@@ -1,0 +1,159 @@
+"""The experiment spec: frozen, validated once, one dotted name for each setting.
+
+`distill.schedule.peak_lr` is at the same time the YAML path, the command-line override, the sweep axis, the MLflow
+parameter and the results column. Nothing here imports torch or Ray, so `--help` and `--dry-run` stay fast.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Ratio = Annotated[float, Field(ge=0.0, lt=1.0, description="fraction of the KV cache that is evicted, in [0, 1)")]
+PositiveInt = Annotated[int, Field(gt=0)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelConfig(Section):
+    """The frozen backbone."""
+
+    id: str = Field("smollm2-135m-instruct", description="a built-in asset, a local folder, or a hub id")
+    revision: str | None = Field(None, description="hub revision; recorded with every row")
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    trust_remote_code: bool = False
+
+
+class IndexerConfig(Section):
+    """Learned indexer: one per layer, or one per `share_every` layers (paper section 3.1)."""
+
+    scope: Literal["layer", "kv_head"] = Field("kv_head", description="one score row per layer (paper) or per KV head")
+    heads: PositiveInt | None = Field(None, description="H_i; default H/4, at least 1")
+    dim: PositiveInt | None = Field(None, description="d_i; default head_dim/8, at least 1")
+    activation: Literal["relu", "softplus", "identity"] = "relu"
+    checkpoint: str | None = Field(None, description="folder of a trained indexer; default: the one this spec trains")
+
+
+class TargetConfig(Section):
+    """What the indexer is distilled towards (docs/method.md, 'Distillation target')."""
+
+    source: Literal["logits", "logprobs"] = "logprobs"
+    scale: Literal["head", "model"] = Field("head", description="1/sqrt(head_dim) (backbone) or 1/sqrt(d) (as printed)")
+    heads: Literal["max", "mean"] = Field("max", description="reduction over the query heads that share a score row")
+    sinks: Annotated[int, Field(ge=0)] = Field(4, description="leading tokens left out of the loss")
+
+
+class ScheduleConfig(Section):
+    """Warmup-stable-decay (WSD) or constant learning rate, in optimizer steps."""
+
+    kind: Literal["wsd", "constant"] = "wsd"
+    warmup: Annotated[int, Field(ge=0)] = 100
+    stable: Annotated[int, Field(ge=0)] = 2000
+    decay: Annotated[int, Field(ge=0)] = 2000
+    peak_lr: Annotated[float, Field(gt=0)] = 1e-3
+    final_lr: Annotated[float, Field(gt=0)] = 7.5e-6
+
+    @property
+    def steps(self) -> int:
+        return self.warmup + self.stable + (self.decay if self.kind == "wsd" else 0)
+
+    @model_validator(mode="after")
+    def _at_least_one_step(self) -> ScheduleConfig:
+        if self.steps < 1:
+            raise ValueError("warmup + stable + decay must be at least 1 step")
+        return self
+
+
+class DistillConfig(Section):
+    texts: tuple[str, ...] = Field(("essays-train", "king-james"), description="built-in texts, files or folders")
+    length: PositiveInt = Field(2048, description="tokens per training sequence")
+    batch_size: PositiveInt = Field(1, description="sequences per worker and step")
+    workers: PositiveInt = Field(2, description="DDP processes; one GPU each when `use_gpu`")
+    use_gpu: bool = False
+    schedule: ScheduleConfig = ScheduleConfig()
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    grad_clip: Annotated[float, Field(gt=0)] = 1.0
+    checkpoint_every: PositiveInt = Field(50, description="steps between checkpoints; a killed run repeats at most these")
+    keep_checkpoints: PositiveInt = 2
+    max_failures: Annotated[int, Field(ge=0)] = Field(3, description="worker-group restarts before the run fails")
+    seed: int = 0
+
+
+class EvictionConfig(Section):
+    """Rules that every method obeys (method contract, section 6)."""
+
+    sinks: Annotated[int, Field(ge=0)] = Field(4, description="leading tokens that are always kept")
+
+
+class MethodConfig(Section):
+    """One compared method: a registered name and, optionally, parameters of that method."""
+
+    name: str
+    params: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def label(self) -> str:
+        settings = ",".join(f"{k}={v}" for k, v in sorted(self.params.items()))
+        return f"{self.name}({settings})" if settings else self.name
+
+
+class GridConfig(Section):
+    """Which (method, ratio, benchmark) cells are evaluated, and on how many samples."""
+
+    methods: tuple[MethodConfig, ...] = ()
+    ratios: tuple[Ratio, ...] = (0.25, 0.5, 0.75, 0.9)
+    benchmarks: tuple[str, ...] = ("niah_single_1", "niah_single_2", "niah_multikey_1")
+    length: PositiveInt = Field(4096, description="tokens of prompt plus generation allowance")
+    samples: PositiveInt = 20
+    seed: int = 42
+    haystack: str = Field("essays-heldout", description="text for essay haystacks: a built-in text, a file or a folder")
+    max_new_tokens: PositiveInt | None = Field(None, description="override the benchmark's own generation limit")
+    actors: PositiveInt | None = Field(None, description="evaluation actors; default: as many as the cluster has room for")
+    cpus_per_actor: PositiveInt = 1
+    gpus_per_actor: Annotated[float, Field(ge=0)] = 0.0
+    batch_bytes: PositiveInt = Field(2 * 2**30, description="memory for one decode batch's KV cache, in bytes")
+    max_attempts: PositiveInt = Field(3, description="tries for a sample whose worker died, before it becomes a failed row")
+
+    @model_validator(mode="after")
+    def _no_duplicates(self) -> GridConfig:
+        for field in ("ratios", "benchmarks"):
+            values = getattr(self, field)
+            if len(set(values)) != len(values):
+                raise ValueError(f"{field} lists a value twice: {list(values)}")
+        labels = [m.label for m in self.methods]
+        if len(set(labels)) != len(labels):
+            raise ValueError(f"methods lists a method twice with the same parameters: {labels}")
+        return self
+
+
+class TrackingConfig(Section):
+    enabled: bool = True
+    uri: str | None = Field(None, description="MLflow store; default: MLFLOW_TRACKING_URI, else SQLite in the run root")
+    experiment: str = Field("indexmem", description="prefix of the MLflow experiments (<prefix>/distill, <prefix>/eval)")
+
+
+class RunConfig(Section):
+    root: str | None = Field(None, description="folder of all results; default: $INDEXMEM_HOME/runs")
+
+
+class Experiment(Section):
+    """One spec file: what to distil, what to evaluate, where it goes."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] = "experiment"
+    model: ModelConfig = ModelConfig()
+    indexer: IndexerConfig = IndexerConfig()
+    target: TargetConfig = TargetConfig()
+    distill: DistillConfig = DistillConfig()
+    eviction: EvictionConfig = EvictionConfig()
+    grid: GridConfig = GridConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    run: RunConfig = RunConfig()

@@ -1,0 +1,42 @@
+"""What a spec is called elsewhere: dotted parameters, content hashes, folders."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from indexmem.config.schema import Experiment
+
+
+def home() -> Path:
+    """Folder for assets and results, outside any repository: $INDEXMEM_HOME, else ~/.indexmem."""
+    return Path(os.environ.get("INDEXMEM_HOME") or Path.home() / ".indexmem").expanduser().absolute()
+
+
+def run_root(experiment: Experiment) -> Path:
+    """Where this spec's results live (absolute, since workers run elsewhere)."""
+    return Path(experiment.run.root).expanduser().absolute() if experiment.run.root else home() / "runs"
+
+
+def flatten(value: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted leaf settings: {'grid.samples': 20, ...}. Lists stay whole."""
+    mapping = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    flat: dict[str, Any] = {}
+    for key, item in mapping.items():
+        if isinstance(item, Mapping) and item:
+            flat.update(flatten(item, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = item
+    return flat
+
+
+def content_hash(value: Any, length: int = 16) -> str:
+    """Stable hash of JSON-like content: equal content, equal name, on every machine."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

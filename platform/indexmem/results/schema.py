@@ -1,0 +1,76 @@
+"""The results record: one row is one sample in one cell. Versioned; written as parquet, read by report and tracking.
+
+A cell is (model, method, ratio, benchmark, decoding); its `cell_id` is a hash of everything that can change the
+answer, so equal ids mean comparable rows. Lengths are tokens, sizes bytes, times seconds.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+OK, FAILED = "ok", "failed"
+
+ROW_SCHEMA = pa.schema(
+    [
+        # identity: (cell_id, sample_id, repeat) is the key
+        ("schema_version", pa.int16()),
+        ("cell_id", pa.string()),
+        ("sample_id", pa.string()),  # "<benchmark>/<index>", the same sample for every cell of a benchmark
+        ("repeat", pa.int32()),
+        # what was asked
+        ("model", pa.string()),
+        ("model_fingerprint", pa.string()),
+        ("method", pa.string()),  # label: name and non-default parameters
+        ("method_params", pa.string()),  # JSON
+        ("checkpoint", pa.string()),  # content hash of a learned method's weights, "" for training-free methods
+        ("ratio", pa.float64()),  # requested fraction evicted; 0.0 for the full cache
+        ("benchmark", pa.string()),
+        ("benchmark_build", pa.string()),  # content hash of the generated samples' recipe
+        ("length", pa.int32()),  # requested prompt length
+        # what came out
+        ("prediction", pa.string()),
+        ("references", pa.list_(pa.string())),
+        ("score", pa.float64()),  # in [0, 1]; null when the sample failed
+        ("status", pa.string()),  # OK | FAILED
+        ("error_class", pa.string()),
+        ("error_message", pa.string()),
+        # what was measured, from tensor sizes and clocks
+        ("context_tokens", pa.int32()),
+        ("question_tokens", pa.int32()),
+        ("new_tokens", pa.int32()),
+        ("kept_min", pa.int32()),  # kept tokens per head, over layers and heads
+        ("kept_mean", pa.float64()),
+        ("kept_max", pa.int32()),
+        ("measured_ratio", pa.float64()),  # 1 - kept_mean / context_tokens
+        ("kv_bytes", pa.int64()),  # context K and V that the cell keeps
+        ("indexer_bytes", pa.int64()),  # indexer keys that decoding would need
+        ("memory_bytes", pa.int64()),  # latent memory state
+        ("full_kv_bytes", pa.int64()),
+        ("prefill_seconds", pa.float64()),  # shared by all cells of the sample
+        ("score_seconds", pa.float64()),  # this method's scoring, shared by its ratios
+        ("decode_seconds", pa.float64()),  # the decode batch that the row was in
+        ("decode_batch", pa.int32()),  # rows in that batch
+        # provenance
+        ("git_commit", pa.string()),
+        ("versions", pa.string()),  # JSON: python, torch, transformers, kvpress, indexmem
+        ("device", pa.string()),
+        ("host", pa.string()),
+        ("created_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+KEY = ("cell_id", "sample_id", "repeat")
+
+# For the kept-token viewer: what share of (layer, head) pairs kept each context token, for a few example samples.
+RETENTION_SCHEMA = pa.schema(
+    [
+        ("schema_version", pa.int16()),
+        ("cell_id", pa.string()),
+        ("sample_id", pa.string()),
+        ("repeat", pa.int32()),
+        ("tokens", pa.list_(pa.string())),  # context tokens as text, in order
+        ("retention", pa.list_(pa.float32())),  # one value in [0, 1] per context token
+    ]
+)
