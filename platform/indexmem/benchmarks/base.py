@@ -1,0 +1,90 @@
+"""What a benchmark is: a recipe that turns a seed into samples, and a score for an answer to one of them.
+
+A sample is cut in three, as in the kvpress pipeline: `context` is what gets compressed, `question` and `answer_prefix`
+are read only after that. Sample i depends on the recipe, the seed and i alone, so a longer list extends a shorter one.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from indexmem.config.spec import content_hash
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One question about one text, ready to be rendered by `PromptFormat`."""
+
+    id: str  # "<benchmark>/<index>"
+    benchmark: str
+    context: str
+    question: str
+    answer_prefix: str
+    references: tuple[str, ...]
+    max_new_tokens: int
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """Everything outside a benchmark that its samples may depend on."""
+
+    tokenizer: PreTrainedTokenizerBase
+    length: int  # tokens of the rendered prompt plus the generation allowance
+    seed: int
+    haystack: str  # the loaded text, not its name; read only by benchmarks that hide things in text
+    max_new_tokens: int | None = None  # overrides the benchmark's own generation limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark(ABC):
+    """A named, versioned recipe. `version` goes up whenever the same build would give other samples."""
+
+    name: str
+    version: int = 1
+    max_new_tokens: int
+
+    @abstractmethod
+    def samples(self, count: int, build: BuildContext) -> Iterator[Sample]:
+        """The first `count` samples, in order. Raises UserError when `build` leaves no room for one."""
+
+    @abstractmethod
+    def score(self, prediction: str, references: Sequence[str]) -> float:
+        """How right a generated answer is, in [0, 1]. `prediction` excludes the answer prefix."""
+
+    @abstractmethod
+    def ingredients(self, build: BuildContext) -> Mapping[str, Any]:
+        """JSON-like content, beyond what every benchmark depends on, that decides the samples."""
+
+    def generation_limit(self, build: BuildContext) -> int:
+        """New tokens that an answer may take."""
+        return self.max_new_tokens if build.max_new_tokens is None else build.max_new_tokens
+
+    def rng(self, index: int, build: BuildContext) -> random.Random:
+        """Generator of sample `index`, a function of (seed, benchmark, index) and nothing else."""
+        return random.Random(f"{build.seed}/{self.name}/{index}")
+
+
+def build_hash(benchmark: Benchmark, build: BuildContext) -> str:
+    """Content hash of the recipe: equal hashes, equal samples. How many samples are asked for plays no part."""
+    tokenizer = build.tokenizer
+    recipe = {
+        "benchmark": [benchmark.name, benchmark.version],
+        "length": build.length,
+        "seed": build.seed,
+        "max_new_tokens": benchmark.generation_limit(build),
+        "tokenizer": {
+            "vocabulary": content_hash(tokenizer.get_vocab()),
+            "chat_template": json.dumps(tokenizer.chat_template, sort_keys=True),  # some tokenizers hold several
+            "bos_token": tokenizer.bos_token,
+        },
+        "ingredients": dict(benchmark.ingredients(build)),
+    }
+    return content_hash(recipe)

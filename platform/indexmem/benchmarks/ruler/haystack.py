@@ -1,0 +1,66 @@
+"""The filler that needles are hidden in, as units (sentences or lines) that are added until the budget is full."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import TYPE_CHECKING
+
+from indexmem.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+NOISE_LINE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+
+MAX_WORDS = 60  # of a sentence; text without full stops must not become one unit that never fits
+
+_SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["')\]\u201d\u2019]))\s+(?![a-z])""")
+
+
+@dataclass(frozen=True)
+class Haystack:
+    """Units of filler, cycled when the text runs out, and the tokens of each one taken alone."""
+
+    units: Sequence[str]
+    tokens: Sequence[int]
+    separator: str
+
+    @classmethod
+    def of(cls, units: Sequence[str], separator: str, tokenizer: PreTrainedTokenizerBase) -> Haystack:
+        """Tokenise each unit with its separator, in one pass."""
+        batch = [separator + unit for unit in units]
+        ids = tokenizer(batch, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+        return cls(units=units, tokens=[len(unit) for unit in ids], separator=separator)
+
+    def starting_at(self, offset: int) -> Haystack:
+        """The same text, begun at unit `offset`."""
+        return Haystack(
+            units=[*self.units[offset:], *self.units[:offset]],
+            tokens=[*self.tokens[offset:], *self.tokens[:offset]],
+            separator=self.separator,
+        )
+
+    def with_needles(self, count: int, needles: Sequence[tuple[float, str]]) -> str:
+        """The first `count` units with needles between them; a needle's depth in [0, 1] is a share of the units."""
+        pieces = list(islice(cycle(self.units), count))
+        for depth, needle in sorted(needles, reverse=True):  # from the back, so earlier places stay valid
+            pieces.insert(int(count * depth), needle)
+        return self.separator.join(pieces)
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences of `text` with white space normalised, none over MAX_WORDS words. Raises UserError on blank text.
+
+    Splitting errs towards short units ("Mr. Smith" is cut): a haystack needs seams, not grammar.
+    """
+    found = []
+    for sentence in _SENTENCE_END.split(" ".join(text.split())):
+        words = sentence.split(" ")
+        found += [" ".join(words[start : start + MAX_WORDS]) for start in range(0, len(words), MAX_WORDS)]
+    found = [sentence for sentence in found if sentence]
+    if not found:
+        raise UserError("The haystack text is empty. Set grid.haystack to a built-in text, a file or a folder of text.")
+    return found

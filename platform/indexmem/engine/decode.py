@@ -1,0 +1,130 @@
+"""Greedy decoding of many cells as one batch: each row its own compressed cache, question and end.
+
+The text of a row equals what the cell gives alone: rows share columns and matmuls, never attention.
+Shapes: R rows, n question tokens (padded).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from indexmem.engine.cache import RaggedCache, RowCache
+from indexmem.models.backbone import Backbone
+
+COMPACT_BELOW = 0.75  # drop finished rows once fewer than this share is still running
+
+
+@dataclass(frozen=True)
+class DecodeRow:
+    """One cell of one sample, ready to answer."""
+
+    cache: RowCache
+    context_tokens: int  # original length: positions continue from here
+    question_ids: list[int]
+    max_new_tokens: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    token_ids: list[int]  # the ending token included, as kvpress does
+    seconds: float  # the batch's wall time
+    batch: int  # rows in the batch
+
+
+def decode(backbone: Backbone, rows: Sequence[DecodeRow], batch_bytes: int) -> list[Answer]:
+    """Greedy answers in the order of `rows`; batches hold at most `batch_bytes` of cache (one row at least)."""
+    answers: dict[int, Answer] = {}
+    for indices in plan_batches([_row_bytes(row) for row in rows], batch_bytes):
+        answers.update(zip(indices, _decode_or_split(backbone, [rows[i] for i in indices])))
+    return [answers[i] for i in range(len(rows))]
+
+
+def plan_batches(row_bytes: Sequence[int], batch_bytes: int) -> list[list[int]]:
+    """Group rows of similar size, so that little is padding: every row counts as its batch's largest."""
+    batches: list[list[int]] = []
+    for index in sorted(range(len(row_bytes)), key=lambda i: -row_bytes[i]):
+        if batches and (len(batches[-1]) + 1) * row_bytes[batches[-1][0]] <= batch_bytes:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+def _row_bytes(row: DecodeRow) -> int:
+    new = len(row.question_ids) + row.max_new_tokens
+    return sum(
+        2 * keys.element_size() * keys.shape[0] * keys.shape[-1] * (kept.shape[1] + new)
+        for keys, kept in zip(row.cache.keys_HLd, row.cache.kept_HK)
+    )
+
+
+def _decode_or_split(backbone: Backbone, rows: list[DecodeRow]) -> list[Answer]:
+    """A batch that does not fit is halved until it does; a single row that does not fit is the caller's error."""
+    try:
+        return _decode_batch(backbone, rows)
+    except torch.OutOfMemoryError:
+        if len(rows) == 1:
+            raise
+    torch.cuda.empty_cache()
+    half = len(rows) // 2
+    return _decode_or_split(backbone, rows[:half]) + _decode_or_split(backbone, rows[half:])
+
+
+@torch.inference_mode()
+def _decode_batch(backbone: Backbone, rows: list[DecodeRow]) -> list[Answer]:
+    started = time.perf_counter()
+    device = backbone.device
+    question = max(len(row.question_ids) for row in rows)
+    longest = max(row.max_new_tokens for row in rows)
+    cache = RaggedCache([row.cache for row in rows], room=question + longest)
+    eos = torch.tensor(backbone.eos_ids, device=device, dtype=torch.long)
+    limit_R = torch.tensor([row.max_new_tokens for row in rows], device=device)
+
+    pad_R = torch.tensor([question - len(row.question_ids) for row in rows], device=device)
+    ids_Rn = torch.tensor(
+        [[0] * (question - len(row.question_ids)) + row.question_ids for row in rows], device=device
+    )
+    columns_n = torch.arange(question, device=device)
+    start_R = torch.tensor([row.context_tokens for row in rows], device=device)
+    positions_Rn = (start_R - pad_R)[:, None] + columns_n
+    token_R = _step(backbone, cache, ids_Rn, positions_Rn.clamp(min=0), columns_n >= pad_R[:, None])
+    position_R = positions_Rn[:, -1] + 1
+
+    row_R = torch.arange(len(rows), device=device)  # original index of each row still in the batch
+    running_R = torch.ones_like(row_R, dtype=torch.bool)
+    generated: list[list[int]] = [[] for _ in rows]
+    for produced in range(1, longest + 1):
+        for row, token, running in zip(row_R.tolist(), token_R.tolist(), running_R.tolist()):
+            if running:
+                generated[row].append(token)
+        running_R &= ~torch.isin(token_R, eos) & (limit_R[row_R] > produced)
+        if not running_R.any():
+            break
+        if running_R.float().mean() < COMPACT_BELOW:
+            keep_R = running_R.nonzero().squeeze(1)
+            cache.select(keep_R)
+            row_R, running_R, token_R, position_R = (x[keep_R] for x in (row_R, running_R, token_R, position_R))
+        token_R = _step(backbone, cache, token_R[:, None], position_R[:, None], torch.ones_like(token_R[:, None]).bool())
+        position_R = position_R + 1
+    seconds = time.perf_counter() - started
+    return [Answer(ids, seconds, len(rows)) for ids in generated]
+
+
+def _step(backbone: Backbone, cache: RaggedCache, ids_Rn: Tensor, positions_Rn: Tensor, valid_Rn: Tensor) -> Tensor:
+    """Feed n tokens per row; the greedy next token of each row [R]."""
+    cache.extend(valid_Rn)
+    logits_R1V = backbone.model(
+        ids_Rn,
+        past_key_values=cache,
+        position_ids=positions_Rn,
+        cache_position=torch.arange(ids_Rn.shape[1], device=ids_Rn.device),
+        use_cache=True,
+        kv_view=cache,
+        logits_to_keep=1,
+    ).logits
+    return logits_R1V[:, -1].argmax(dim=-1)

@@ -1,0 +1,135 @@
+"""The learned indexer (paper section 3.1): a small MQA scorer that predicts which tokens will matter.
+
+    q_s    = rmsnorm(view(U_q flatten_heads(Q_s), [G, H_i, d_i]))      Q before RoPE
+    k_t    = rmsnorm(U_k X_t)                                          one key for all heads
+    alpha  = gate X_s / sqrt(H_i d_i)                                  signed
+    A[s,t] = sum_h alpha[s,h] act(q[s,h] . k[t]),  t <= s
+    imp[t] = max over s of A[s,t]
+
+Shapes: B batch, S queries, T keys, D model width, Q query heads, d head_dim, G score rows (1 for scope `layer`, KV heads
+for `kv_head`), H indexer heads per row, i indexer dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from indexmem.config.schema import IndexerConfig
+from indexmem.eviction.streaming import causal_max
+from indexmem.models.geometry import Geometry
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {"relu": torch.relu, "softplus": F.softplus, "identity": lambda z: z}
+)
+
+
+@dataclass(frozen=True)
+class IndexerShape:
+    """Everything that fixes the indexer's parameters, stored in its checkpoint."""
+
+    scope: str
+    heads: int  # H_i, per score row
+    dim: int  # d_i
+    activation: str
+    rows: int  # G
+
+    @classmethod
+    def of(cls, config: IndexerConfig, geometry: Geometry) -> IndexerShape:
+        """Defaults of the paper: H_i = H/4 and d_i = head_dim/8 (at least 1)."""
+        return cls(
+            scope=config.scope,
+            heads=config.heads or max(1, geometry.heads // 4),
+            dim=config.dim or max(1, geometry.head_dim // 8),
+            activation=config.activation,
+            rows=geometry.kv_heads if config.scope == "kv_head" else 1,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Features:
+    """Projected inputs of one layer: all that scoring needs."""
+
+    q_BSGHi: Tensor
+    k_BTi: Tensor
+    alpha_BSGH: Tensor
+
+
+class Indexer(nn.Module):
+    """One layer's indexer: no biases, RMSNorm without weight."""
+
+    def __init__(self, shape: IndexerShape, hidden_size: int, attention_width: int) -> None:
+        super().__init__()
+        self.shape = shape
+        width = shape.rows * shape.heads
+        self.q_proj = nn.Linear(attention_width, width * shape.dim, bias=False)
+        self.k_proj = nn.Linear(hidden_size, shape.dim, bias=False)
+        self.gate = nn.Linear(hidden_size, width, bias=False)
+
+    def features(self, hidden_BLD: Tensor, query_pre_BQLd: Tensor) -> Features:
+        """Project a layer's input X and its pre-RoPE queries; computes in the indexer's own dtype."""
+        rows, heads, dim = self.shape.rows, self.shape.heads, self.shape.dim
+        hidden = hidden_BLD.to(self.gate.weight.dtype)
+        flat_query = query_pre_BQLd.to(self.gate.weight.dtype).transpose(1, 2).flatten(2)
+        q = self.q_proj(flat_query).unflatten(-1, (rows, heads, dim))
+        alpha = self.gate(hidden).unflatten(-1, (rows, heads)) / (heads * dim) ** 0.5
+        return Features(F.rms_norm(q, (dim,)), F.rms_norm(self.k_proj(hidden), (dim,)), alpha)
+
+    def score_rows(self, features: Features, start: int, stop: int) -> Tensor:
+        """A[:, :, start:stop, 0:stop] as [B, G, S, T]; one head's z is alive at a time."""
+        act = ACTIVATIONS[self.shape.activation]
+        q_BGHSi = features.q_BSGHi[:, start:stop].permute(0, 2, 3, 1, 4)
+        alpha_BGHS = features.alpha_BSGH[:, start:stop].permute(0, 2, 3, 1)
+        keys_BiT = features.k_BTi[:, None, :stop].transpose(-1, -2)
+        scores = act(q_BGHSi[:, :, 0] @ keys_BiT) * alpha_BGHS[:, :, 0, :, None]
+        for head in range(1, self.shape.heads):
+            scores.addcmul_(act(q_BGHSi[:, :, head] @ keys_BiT), alpha_BGHS[:, :, head, :, None])
+        return scores
+
+    def importance(self, features: Features, lengths_B: Tensor, block: int | None = None) -> Tensor:
+        """imp [B, G, T]; 0 at padded keys. Differentiable in O(L H_i d_i).
+
+        The maximum and its argmax come from one streaming pass without autograd; only the winning entries
+        A[s*(t), t] are then recomputed with it, which is the whole gradient of a max.
+        """
+        with torch.no_grad():
+            best_BGT, winner_BGT = causal_max(
+                lambda start, stop: self.score_rows(features, start, stop), lengths_B, self.shape.rows, block
+            )
+        valid_B1T = (torch.arange(best_BGT.shape[-1], device=lengths_B.device) < lengths_B[:, None])[:, None]
+        if not torch.is_grad_enabled():
+            return best_BGT.masked_fill(~valid_B1T, 0.0)
+        return self._winning_scores(features, winner_BGT).masked_fill(~valid_B1T, 0.0)
+
+    def _winning_scores(self, features: Features, winner_BGT: Tensor) -> Tensor:
+        heads, dim = self.shape.heads, self.shape.dim
+        index_BGTH = winner_BGT[..., None].expand(*winner_BGT.shape, heads)
+        alpha_BGTH = features.alpha_BSGH.transpose(1, 2).gather(2, index_BGTH)
+        q_BGTHi = features.q_BSGHi.transpose(1, 2).gather(2, index_BGTH[..., None].expand(*index_BGTH.shape, dim))
+        z_BGTH = ACTIVATIONS[self.shape.activation](torch.einsum("bgthi,bti->bgth", q_BGTHi, features.k_BTi))
+        return (alpha_BGTH * z_BGTH).sum(-1)
+
+    def forward(self, hidden_BLD: Tensor, query_pre_BQLd: Tensor, lengths_B: Tensor) -> Tensor:
+        return self.importance(self.features(hidden_BLD, query_pre_BQLd), lengths_B)
+
+
+class IndexerStack(nn.ModuleList):
+    """One indexer for each layer of a backbone."""
+
+    def __init__(self, shape: IndexerShape, geometry: Geometry) -> None:
+        super().__init__(Indexer(shape, geometry.hidden_size, geometry.attention_width) for _ in range(geometry.layers))
+        self.shape = shape
+        self.geometry = geometry
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(p.numel() for p in self.parameters())

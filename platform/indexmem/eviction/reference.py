@@ -1,0 +1,67 @@
+"""Slow, dense, obvious versions of the fast paths, in fp64: the oracles of the tests. Written from the equations.
+
+Shapes as in indexer.py; everything is a loop or an explicit L x L matrix, and padding is cut off before anything else.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from indexmem.eviction.indexer import ACTIVATIONS, Indexer
+
+
+def dense_scores(indexer: Indexer, hidden_LD: Tensor, query_pre_QLd: Tensor) -> Tensor:
+    """A [G, L, L] of one sequence, above the diagonal -inf (paper section 3.1)."""
+    shape, length = indexer.shape, hidden_LD.shape[0]
+    act = ACTIVATIONS[shape.activation]
+    hidden = hidden_LD.double()
+    flat = query_pre_QLd.double().transpose(0, 1).reshape(length, -1)
+    q = (flat @ indexer.q_proj.weight.double().T).view(length, shape.rows, shape.heads, shape.dim)
+    k = hidden @ indexer.k_proj.weight.double().T
+    alpha = (hidden @ indexer.gate.weight.double().T).view(length, shape.rows, shape.heads)
+    alpha = alpha / (shape.heads * shape.dim) ** 0.5
+    q = q / (q.square().mean(-1, keepdim=True) + torch.finfo(torch.float32).eps).sqrt()
+    k = k / (k.square().mean(-1, keepdim=True) + torch.finfo(torch.float32).eps).sqrt()
+    z_GHST = act(torch.einsum("sghi,ti->ghst", q, k))
+    scores_GST = torch.einsum("sgh,ghst->gst", alpha, z_GHST)
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    return scores_GST.masked_fill(future, float("-inf"))
+
+
+def dense_importance(indexer: Indexer, hidden_LD: Tensor, query_pre_QLd: Tensor) -> Tensor:
+    """imp [G, L] = max over queries, through autograd's own max."""
+    return dense_scores(indexer, hidden_LD, query_pre_QLd).max(dim=1).values
+
+
+def dense_target(
+    query_QLd: Tensor, key_HLd: Tensor, scale: float, *, rows: int, source: str, heads: str
+) -> Tensor:
+    """Pooled teacher [rows, L]: max over queries, after reducing the query heads of each score row."""
+    per_kv_head = query_QLd.shape[0] // key_HLd.shape[0]
+    key_QLd = key_HLd.double().repeat_interleave(per_kv_head, dim=0)
+    logits_QST = query_QLd.double() @ key_QLd.transpose(1, 2) * scale
+    future = torch.ones(logits_QST.shape[-2:], dtype=torch.bool).triu(1)
+    logits_QST = logits_QST.masked_fill(future, float("-inf"))
+    if source == "logprobs":
+        logits_QST = logits_QST.log_softmax(dim=-1)
+    grouped = logits_QST.reshape(rows, -1, *logits_QST.shape[-2:])
+    reduced = grouped.max(dim=1).values if heads == "max" else grouped.mean(dim=1)
+    return reduced.max(dim=1).values
+
+
+def dense_kl(target_T: Tensor, importance_T: Tensor, sinks: int) -> Tensor:
+    """KL( softmax(target) || softmax(importance) ) over the non-sink keys of one score row."""
+    log_p = target_T[sinks:].double().log_softmax(-1)
+    log_q = importance_T[sinks:].double().log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum()
+
+
+def dense_attention(query_QLd: Tensor, key_HTd: Tensor, value_HTd: Tensor, mask_LT: Tensor, scale: float) -> Tensor:
+    """softmax(q k^T scale + mask) v, head by head: [Q, L, d]."""
+    group = query_QLd.shape[0] // key_HTd.shape[0]
+    outputs = []
+    for head, query_Ld in enumerate(query_QLd.double()):
+        logits = query_Ld @ key_HTd[head // group].double().T * scale
+        outputs.append(logits.masked_fill(~mask_LT, float("-inf")).softmax(-1) @ value_HTd[head // group].double())
+    return torch.stack(outputs)

@@ -1,0 +1,123 @@
+"""The frozen LLM: resolve a name, check it, load it with its tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from indexmem.config.schema import ModelConfig
+from indexmem.errors import UserError
+from indexmem.models import assets
+from indexmem.models.attention import ATTENTION_NAME, register_attention
+from indexmem.models.geometry import Geometry
+
+FINGERPRINT_BLOCKS = 64
+BLOCK_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A frozen causal LM in eval mode, its tokenizer and geometry."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    geometry: Geometry
+    fingerprint: str
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer (the generation config's, as kvpress uses)."""
+        eos = self.model.generation_config.eos_token_id if self.model.generation_config else None
+        return tuple(eos) if isinstance(eos, list) else (() if eos is None else (eos,))
+
+
+def resolve(config: ModelConfig) -> str:
+    """Folder or hub id to load from; fetches a built-in asset if it is not cached yet.
+
+    Raises UserError when the name is a path that does not exist or is not a model folder.
+    """
+    if assets.is_builtin(config.id):
+        return str(assets.ensure_model(config.id))
+    path = Path(config.id).expanduser()
+    looks_like_path = config.id.startswith((".", "/", "~")) or config.id.count("/") > 1
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise UserError(f"Model folder {path} has no config.json; point model.id at a Hugging Face model folder.")
+        return str(path.absolute())
+    if looks_like_path:
+        raise UserError(
+            f"Model path {path} does not exist. Give an existing folder, a hub id such as 'org/name', "
+            f"or a built-in model: {', '.join(sorted(assets.BUILTIN_MODELS))}."
+        )
+    if "/" not in config.id:
+        raise UserError(
+            f"Unknown model '{config.id}'. Built-in models: {', '.join(sorted(assets.BUILTIN_MODELS))}; "
+            "otherwise give a folder or a hub id such as 'org/name'."
+        )
+    return config.id
+
+
+def inspect(config: ModelConfig) -> Geometry:
+    """Geometry from the model's config.json alone: nothing is loaded. Raises UserError when it cannot be had."""
+    source = resolve(config)
+    try:
+        return Geometry.of(
+            AutoConfig.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code)
+        )
+    except OSError as error:
+        raise UserError(f"Model '{config.id}' could not be read: {str(error).splitlines()[0]}") from None
+
+
+def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(
+        resolve(config), revision=config.revision, trust_remote_code=config.trust_remote_code
+    )
+
+
+def load_backbone(config: ModelConfig) -> Backbone:
+    """Load weights and tokenizer, frozen, in eval mode, with the tapped attention function."""
+    register_attention()
+    geometry = inspect(config)
+    source = resolve(config)
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = AutoModelForCausalLM.from_pretrained(
+        source,
+        revision=config.revision,
+        dtype=getattr(torch, config.dtype),
+        attn_implementation=ATTENTION_NAME,
+        trust_remote_code=config.trust_remote_code,
+    )
+    model = model.to(device).eval().requires_grad_(False)
+    return Backbone(model, load_tokenizer(config), geometry, fingerprint(config))
+
+
+def fingerprint(config: ModelConfig) -> str:
+    """Identity of the weights: the hub revision, or a hash of the folder's config and sampled weight blocks.
+
+    Sampling (64 blocks of 64 KiB a file, plus names and sizes) keeps it fast for files of many gigabytes.
+    """
+    source = resolve(config)
+    if not Path(source).is_dir():
+        commit = getattr(AutoConfig.from_pretrained(source, revision=config.revision), "_commit_hash", None)
+        return str(commit or config.revision or "unknown")[:16]
+    digest = hashlib.sha256(config.dtype.encode())
+    for path in sorted(Path(source).glob("*")):
+        if path.suffix not in (".safetensors", ".json", ".bin"):
+            continue
+        size = path.stat().st_size
+        digest.update(f"{path.name}:{size}".encode())
+        with path.open("rb") as file:
+            for block in range(FINGERPRINT_BLOCKS):
+                file.seek(block * max(BLOCK_BYTES, size // FINGERPRINT_BLOCKS))
+                digest.update(file.read(BLOCK_BYTES))
+    return digest.hexdigest()[:16]

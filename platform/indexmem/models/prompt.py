@@ -1,0 +1,43 @@
+"""A sample's text -> context tokens and question tokens, cut where kvpress cuts.
+
+The chat template is rendered around the context; the part after it (end of turn, assistant header) goes to the
+question side. Context and question are tokenised apart, so that what is compressed never depends on the question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class PromptFormat:
+    """Text that the model's chat template puts before the context and after the question."""
+
+    prefix: str
+    suffix: str
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> PromptFormat:
+        if tokenizer.chat_template is None:
+            return cls(prefix=tokenizer.bos_token or "", suffix="\n")
+        marker = "\u2063context\u2063"  # invisible separators: no template or text contains this
+        rendered = tokenizer.apply_chat_template(
+            [{"role": "user", "content": marker}], add_generation_prompt=True, tokenize=False, enable_thinking=False
+        )
+        prefix, _, suffix = rendered.partition(marker)
+        return cls(prefix=prefix, suffix=suffix)
+
+    def context(self, text: str) -> str:
+        return self.prefix + text
+
+    def question(self, question: str, answer_prefix: str) -> str:
+        return question + self.suffix + answer_prefix
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Token ids of `text` as it stands: no special tokens added, none dropped."""
+    return tokenizer.encode(text, add_special_tokens=False)

@@ -1,0 +1,42 @@
+"""One colour, marker and weight per method, the same in every chart, legible on white and on near-black."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+LEARNED = {"indexmem": "#e2542c", "indexer": "#2f7df0"}
+COLORS = (
+    "#12988a", "#9a63dc", "#c28a00", "#d5559b", "#6f9a1c", "#1f9cc4", "#a8704b", "#7a86a0", "#2fa35a", "#b354c4",
+    "#8a8f2a", "#5f6fd8",
+)  # fmt: skip
+MARKERS = ("circle", "square", "triangle-up", "cross", "triangle-down", "x", "pentagon", "star", "hexagon", "bowtie")
+FULL_COLOR = "#808894"
+
+
+@dataclass(frozen=True)
+class Style:
+    color: str
+    marker: str
+    emphasised: bool
+
+    @property
+    def width(self) -> float:
+        return 3.0 if self.emphasised else 1.6
+
+    def faded(self, alpha: float) -> str:
+        """The colour as rgba()."""
+        red, green, blue = (int(self.color[i : i + 2], 16) for i in (1, 3, 5))
+        return f"rgba({red},{green},{blue},{alpha})"
+
+
+def styles(methods: Iterable[str]) -> dict[str, Style]:
+    """Styles by method label. Assigned by name, not by rank, so that a re-run keeps its colours."""
+    chosen: dict[str, Style] = {}
+    taken = 0
+    for place, method in enumerate(sorted(methods)):
+        marker = MARKERS[place % len(MARKERS)]
+        learned = LEARNED.get(method)
+        chosen[method] = Style(learned or COLORS[taken % len(COLORS)], marker, learned is not None)
+        taken += learned is None
+    return chosen

@@ -1,0 +1,179 @@
+"""Rows -> what the tables, figures and the verdict say: an interval per cell, and who is ahead by more than noise.
+
+Only samples that succeeded count, repeats are averaged per sample, and methods are compared on the samples that both
+answered. A mean over benchmarks exists only for a method that has every benchmark, since others are no comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from indexmem.errors import UserError
+from indexmem.results.schema import OK
+from indexmem.results.stats import Difference, Floats, Interval, holm, mean_ci, mean_over, paired_difference
+
+FULL = "full"
+MEAN = "mean"
+ALPHA = 0.05
+
+Standing = Literal["winner", "leading", "behind", "alone"]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One cell's scores: samples [n] as sorted integer ids, values [n] in [0, 1]."""
+
+    samples: np.ndarray
+    values: Floats
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The best method of one column, and how far ahead it is of each rival (p-values Holm-adjusted in the column)."""
+
+    best: str
+    lead: Mapping[str, Difference]
+
+    @property
+    def leading(self) -> tuple[str, ...]:
+        """The best method, then the rivals that are within noise of it."""
+        return (self.best, *(rival for rival, lead in self.lead.items() if lead.p_value >= ALPHA))
+
+    def standing(self, method: str) -> Standing:
+        """'winner' is given to nobody unless the best method beats every rival by more than noise."""
+        if not self.lead:
+            return "alone"
+        if method not in self.leading:
+            return "behind"
+        return "winner" if len(self.leading) == 1 else "leading"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Everything the report says about scores. `cells` and `scores` are keyed (method, ratio, benchmark)."""
+
+    methods: tuple[str, ...]  # compared methods, best first; never FULL
+    ratios: tuple[float, ...]  # without the full cache's 0.0
+    benchmarks: tuple[str, ...]  # with at least one scored sample
+    scores: Mapping[tuple[str, float, str], Scores]
+    cells: Mapping[tuple[str, float, str], Interval]  # benchmark may be MEAN
+    contests: Mapping[tuple[float, str], Contest]  # keyed (ratio, benchmark or MEAN)
+    failed: int
+    total: int
+
+    def full(self, benchmark: str) -> Interval | None:
+        """The full cache's score, if it was evaluated."""
+        return self.cells.get((FULL, 0.0, benchmark))
+
+    def against_full(self, method: str, ratio: float) -> Difference | None:
+        """Mean over benchmarks of (method - full cache), on the samples that both answered."""
+        return _compare(self.scores, (method, ratio), (FULL, 0.0), self.benchmarks)
+
+
+def summarise(rows: pa.Table) -> Summary:
+    """Summary of one experiment's rows. Raises UserError if rows of different experiments are mixed."""
+    _refuse_mixed_cells(rows)
+    scores = _scores(rows)
+    named = rows.filter(pc.not_equal(rows["method"], FULL))
+    benchmarks = tuple(sorted({benchmark for _, _, benchmark in scores}))
+    ratios = tuple(sorted(set(named["ratio"].to_pylist())))
+    names = set(named["method"].to_pylist())
+
+    cells = {key: mean_ci(cell.values) for key, cell in scores.items()}
+    for method, ratio in {(method, ratio) for method, ratio, _ in scores}:
+        parts = [cells[key] for b in benchmarks if (key := (method, ratio, b)) in cells]
+        if len(parts) == len(benchmarks):
+            cells[method, ratio, MEAN] = mean_over(parts)
+
+    methods = tuple(sorted(names, key=lambda method: (-_rank(cells, method), method)))
+    contests = {}
+    for ratio, benchmark in product(ratios, (*benchmarks, MEAN)):
+        entrants = [m for m in methods if (m, ratio, benchmark) in cells]
+        if entrants:
+            best = max(entrants, key=lambda m: cells[m, ratio, benchmark].mean)
+            strata = benchmarks if benchmark == MEAN else (benchmark,)
+            contests[ratio, benchmark] = _contest(scores, best, entrants, ratio, strata)
+    failed = rows.num_rows - rows.filter(pc.equal(rows["status"], OK)).num_rows
+    return Summary(methods, ratios, benchmarks, scores, cells, contests, failed, rows.num_rows)
+
+
+def _refuse_mixed_cells(rows: pa.Table) -> None:
+    """Two cell ids under one (method, ratio, benchmark) are two experiments: their samples must not be pooled."""
+    if rows.num_rows == 0:
+        raise UserError("There are no result rows to report. Evaluate first: python jobs/eval_grid.py <spec>.")
+    ids = rows.group_by(["method", "ratio", "benchmark"]).aggregate([("cell_id", "count_distinct")])
+    mixed = ids.filter(pc.greater(ids["cell_id_count_distinct"], 1)).to_pylist()
+    if mixed:
+        first = mixed[0]
+        raise UserError(
+            f"Rows of different experiments are mixed: '{first['method']}' at ratio {first['ratio']:g} on "
+            f"'{first['benchmark']}' has {first['cell_id_count_distinct']} cell ids (another model, checkpoint, length "
+            "or seed). Pass the rows of one spec."
+        )
+
+
+def _scores(rows: pa.Table) -> dict[tuple[str, float, str], Scores]:
+    answered = rows.filter(pc.equal(rows["status"], OK)).select(["method", "ratio", "benchmark", "sample_id", "score"])
+    per_sample = answered.group_by(["method", "ratio", "benchmark", "sample_id"]).aggregate([("score", "mean")])
+    names, ids = np.unique(per_sample["sample_id"].to_numpy(), return_inverse=True)
+    numbered = per_sample.set_column(3, "sample_id", pa.array(ids.astype(np.int64)))
+    grouped = numbered.group_by(["method", "ratio", "benchmark"]).aggregate(
+        [("sample_id", "list"), ("score_mean", "list")]
+    )
+    scores = {}
+    for cell in grouped.to_pylist():
+        samples, values = np.array(cell["sample_id_list"]), np.array(cell["score_mean_list"])
+        order = np.argsort(samples)
+        scores[cell["method"], cell["ratio"], cell["benchmark"]] = Scores(samples[order], values[order])
+    return scores
+
+
+def _rank(cells: Mapping[tuple[str, float, str], Interval], method: str) -> float:
+    """Mean score over the method's complete ratios, for the order of rows; -1 without any."""
+    means = [cell.mean for (name, _, benchmark), cell in cells.items() if name == method and benchmark == MEAN]
+    return float(np.mean(means)) if means else -1.0
+
+
+def _contest(
+    scores: Mapping[tuple[str, float, str], Scores],
+    best: str,
+    entrants: Sequence[str],
+    ratio: float,
+    benchmarks: Sequence[str],
+) -> Contest:
+    compared = ((m, _compare(scores, (best, ratio), (m, ratio), benchmarks)) for m in entrants if m != best)
+    lead = {method: difference for method, difference in compared if difference is not None}
+    adjusted = holm([difference.p_value for difference in lead.values()])
+    return Contest(
+        best,
+        {m: Difference(d.mean, d.low, d.high, d.n, float(p)) for (m, d), p in zip(lead.items(), adjusted)},
+    )
+
+
+def _compare(
+    scores: Mapping[tuple[str, float, str], Scores],
+    a: tuple[str, float],
+    b: tuple[str, float],
+    benchmarks: Sequence[str],
+) -> Difference | None:
+    """Paired difference a - b with benchmarks as strata; None unless every benchmark has a common sample."""
+    left: list[Floats] = []
+    right: list[Floats] = []
+    for benchmark in benchmarks:
+        one, other = scores.get((*a, benchmark)), scores.get((*b, benchmark))
+        if one is None or other is None:
+            return None
+        _, i, j = np.intersect1d(one.samples, other.samples, assume_unique=True, return_indices=True)
+        if i.size == 0:
+            return None
+        left.append(one.values[i])
+        right.append(other.values[j])
+    strata = np.repeat(np.arange(len(left)), [part.size for part in left])
+    return paired_difference(np.concatenate(left), np.concatenate(right), strata=strata)

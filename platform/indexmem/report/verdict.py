@@ -1,0 +1,132 @@
+"""The summary in plain words: who wins at which ratio, by how much, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from indexmem.report.summary import ALPHA, MEAN, Contest, Summary
+from indexmem.report.tables import ratio_label, sample_counts
+from indexmem.results.stats import Difference
+
+NAMED_AT_MOST = 4
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one ratio's column says: `title` is the outcome, `text` the numbers behind it."""
+
+    ratio: float
+    decided: bool
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    headline: str
+    findings: tuple[Finding, ...]
+    basis: str
+
+
+def verdict(summary: Summary) -> Verdict:
+    """The verdict over the mean of all benchmarks."""
+    findings = tuple(_finding(summary, ratio) for ratio in summary.ratios if (ratio, MEAN) in summary.contests)
+    return Verdict(_headline(summary), findings, _basis(summary))
+
+
+def listing(items: Sequence[str]) -> str:
+    """'a', 'a and b', 'a, b and c'; long lists end in 'and 7 more'."""
+    shown = [*items] if len(items) <= NAMED_AT_MOST else [*items[: NAMED_AT_MOST - 1]]
+    if len(shown) < len(items):
+        shown.append(f"{len(items) - len(shown)} more")
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def p_text(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+
+
+def _headline(summary: Summary) -> str:
+    wins: dict[str, list[str]] = {}
+    undecided = []
+    for ratio in summary.ratios:
+        contest = summary.contests.get((ratio, MEAN))
+        if contest is None or not contest.lead:
+            continue
+        if len(contest.leading) == 1:
+            wins.setdefault(contest.best, []).append(ratio_label(ratio))
+        else:
+            undecided.append(ratio_label(ratio))
+    if not wins and not undecided:
+        return "Nothing to compare: no ratio has two methods with scores on every benchmark."
+    sentences = [f"{method} is the best method at {listing(ratios)} eviction." for method, ratios in wins.items()]
+    if undecided:
+        sentences.append(f"At {listing(undecided)}, no method is ahead by more than noise.")
+    return " ".join(sentences)
+
+
+def _finding(summary: Summary, ratio: float) -> Finding:
+    contest = summary.contests[ratio, MEAN]
+    decided = bool(contest.lead) and len(contest.leading) == 1
+    body = _winner_text(contest) if decided else _tie_text(summary, contest, ratio)
+    against_full = _against_full(contest.best, summary.against_full(contest.best, ratio))
+    return Finding(ratio, decided, _title(summary, contest, ratio), f"{body} {against_full}".strip())
+
+
+def _title(summary: Summary, contest: Contest, ratio: float) -> str:
+    score = f"{100 * summary.cells[contest.best, ratio, MEAN].mean:.1f}%"
+    if not contest.lead:
+        return f"{contest.best} scores {score}, with no rival"
+    if len(contest.leading) == 1:
+        return f"{contest.best} wins with {score}"
+    return f"No winner; highest is {contest.best} with {score}"
+
+
+def _winner_text(contest: Contest) -> str:
+    rival, lead = min(contest.lead.items(), key=lambda item: item[1].mean)
+    return f"{_points(lead)} above the next best, {rival} ({_limits(lead)}, adjusted {p_text(lead.p_value)})."
+
+
+def _tie_text(summary: Summary, contest: Contest, ratio: float) -> str:
+    if not contest.lead:
+        return ""
+    tied = [f"{m} ({100 * summary.cells[m, ratio, MEAN].mean:.1f}%)" for m in contest.leading[1:]]
+    behind = len(contest.lead) - len(tied)
+    rest = (
+        f" {_count(behind, 'other method')} {'is' if behind == 1 else 'are'} worse by more than noise."
+        if behind
+        else ""
+    )
+    return f"Within noise of it: {listing(tied)}.{rest}"
+
+
+def _against_full(method: str, difference: Difference | None) -> str:
+    if difference is None:
+        return "The full cache was not evaluated on the same samples."
+    if difference.p_value >= ALPHA:
+        return f"Not distinguishable from the full cache ({100 * difference.mean:+.1f} points, {_limits(difference)})."
+    side = "below" if difference.mean < 0 else "above"
+    return f"{_points(difference)} {side} the full cache ({_limits(difference)}, {p_text(difference.p_value)})."
+
+
+def _basis(summary: Summary) -> str:
+    many = len(summary.benchmarks)
+    text = f"Mean over {_count(many, 'benchmark')}, {sample_counts(summary)} samples each; every method sees the same ones."
+    leads = [lead.half_width for (_, b), c in summary.contests.items() if b == MEAN for lead in c.lead.values()]
+    if leads:
+        text += f" With these counts, a lead is known to about ±{100 * median(leads):.0f} points."
+    return text
+
+
+def _points(difference: Difference) -> str:
+    return f"{abs(100 * difference.mean):.1f} points"
+
+
+def _limits(difference: Difference) -> str:
+    return f"95% interval {100 * difference.low:+.1f} to {100 * difference.high:+.1f}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indexmem.errors import UserError
+from indexmem.models.texts import BUILTIN_TEXTS, documents, is_heldout, load_texts, text_fingerprint
+
+
+def words(texts: list[str]) -> int:
+    return sum(len(text.split()) for text in texts)
+
+
+def test_essays_are_split_without_overlap_or_loss() -> None:
+    train, heldout = documents("essays-train"), documents("essays-heldout")
+    assert (len(train), len(heldout)) == (31, 18)
+    assert sorted(train + heldout) == sorted(documents("essays"))
+    assert words(heldout) >= 25_000, "haystacks must vary"
+    assert words(train) > 2 * words(heldout)
+    assert max(words([essay]) for essay in heldout) < words(heldout) / 3, "no single essay dominates"
+
+
+def test_the_essay_split_is_by_file_name() -> None:
+    assert is_heldout("popular.txt")
+    assert not is_heldout("worked.txt")
+
+
+def test_king_james_has_its_books_in_order_and_whole() -> None:
+    books = documents("king-james")
+    assert len(books) == 66
+    assert books[0].startswith("In the beginning God created the heaven and the earth. And the earth was without form")
+    assert books[-1].endswith("The grace of our Lord Jesus Christ be with you all. Amen.")
+    assert [books[0].count("\n\n") + 1, books[18].count("\n\n") + 1] == [50, 150], "chapters of Genesis, Psalms"
+    assert words(books) == 789_633
+
+
+@pytest.mark.parametrize(
+    ("name", "fingerprint"), [("essays-heldout", "ab39453eba8b181b"), ("king-james", "f330ac2143e4ec0f")]
+)
+def test_built_in_texts_are_the_same_everywhere(name: str, fingerprint: str) -> None:
+    assert text_fingerprint(name) == fingerprint
+
+
+def test_files_of_every_kind(tmp_path: Path) -> None:
+    (tmp_path / "b.txt").write_bytes("plain\r\nna\u00efve\rend ".encode())
+    (tmp_path / "c.MD").write_text("# title")
+    (tmp_path / "a.jsonl").write_text('{"text": "one", "context": "no"}\n\n{"context": "two\\r\\n"}\n{"text": " "}\n')
+    (tmp_path / "sub").mkdir()
+    pq.write_table(pa.table({"text": ["three", None], "n": [1, 2]}), tmp_path / "sub" / "d.parquet")
+    (tmp_path / ".DS_Store").write_bytes(b"\xff")
+    assert documents(str(tmp_path / "b.txt")) == ["plain\nna\u00efve\nend "]
+    assert documents(str(tmp_path)) == ["one", "two\n", "plain\nna\u00efve\nend ", "# title", "three"]
+    names = [str(tmp_path / "c.MD"), str(tmp_path / "a.jsonl")]
+    assert load_texts(names) == ["# title", "one", "two\n"]
+
+
+def test_the_fingerprint_follows_content_not_place(tmp_path: Path) -> None:
+    one, two, other = tmp_path / "one.txt", tmp_path / "two.jsonl", tmp_path / "other.txt"
+    one.write_text("same\n")
+    two.write_text('{"text": "same\\n"}\n')
+    other.write_text("other\n")
+    assert text_fingerprint(str(one)) == text_fingerprint(str(two)) != text_fingerprint(str(other))
+
+
+@given(texts=st.lists(st.text(st.characters(exclude_characters="\r")).filter(str.strip), min_size=1))
+def test_nothing_but_line_ends_is_changed(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    path = tmp_path_factory.mktemp("texts") / "rows.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    assert documents(str(path)) == texts
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.pdf", b"%PDF", r"a\.pdf.*Expected a file that ends in \.txt, \.md, \.jsonl, \.parquet"),
+        ("a.txt", b"\xff\xfe", r"a\.txt' is not UTF-8 \(byte 0\)"),
+        ("a.txt", b" \n", r"a\.txt' holds no text"),
+        ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a\.jsonl:2 is not JSON"),
+        ("a.jsonl", b'{"body": "x"}\n', r"a\.jsonl:1 has no text.*got .*body"),
+        ("a.jsonl", b'["x"]\n', r"a\.jsonl:1 has no text"),
+        ("a.jsonl", b'{"text": 3}\n', r"a\.jsonl:1 has no text"),
+        ("a.parquet", b"PAR1", r"a\.parquet' cannot be read as parquet"),
+    ],
+)
+def test_unreadable_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    for source in (tmp_path / name, tmp_path):
+        with pytest.raises(
+            UserError, match=message if source != tmp_path or "holds" not in message else "holds no text"
+        ):
+            documents(str(source))
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"body": ["x"]}, r"no column 'text' or 'context'; columns: \['body'\]"),
+        ({"text": [1]}, "holds more than text"),
+    ],
+)
+def test_unreadable_tables(tmp_path: Path, table: dict, message: str) -> None:
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=message):
+        documents(str(tmp_path / "a.parquet"))
+
+
+def test_a_missing_path_names_the_built_in_texts(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        documents(str(tmp_path / "essay"))
+    assert all(name in str(error.value) for name in BUILTIN_TEXTS)
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"holds no files"):
+        documents(str(tmp_path))

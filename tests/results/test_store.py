@@ -1,0 +1,312 @@
+"""RowStore: whole parts or none, one row per key, nothing lost silently."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from indexmem.errors import UserError
+from indexmem.results.schema import FAILED, KEY, OK, RETENTION_SCHEMA, ROW_SCHEMA, SCHEMA_VERSION
+from indexmem.results.store import STALE_SECONDS, RowStore
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def example(field: pa.Field) -> Any:
+    if pa.types.is_string(field.type):
+        return ""
+    if pa.types.is_list(field.type):
+        return []
+    return NOON if pa.types.is_timestamp(field.type) else 0
+
+
+def row(cell: str = "c", sample: str = "s/0", repeat: int = 0, **values: Any) -> dict[str, Any]:
+    base = {field.name: example(field) for field in ROW_SCHEMA}
+    key = {"schema_version": SCHEMA_VERSION, "cell_id": cell, "sample_id": sample, "repeat": repeat, "status": OK}
+    return base | key | values
+
+
+def retention(sample: str, values: list[float]) -> dict[str, Any]:
+    key = {"schema_version": SCHEMA_VERSION, "cell_id": "c", "sample_id": sample, "repeat": 0}
+    return key | {"tokens": ["t"] * len(values), "retention": values}
+
+
+def part_files(root: Path) -> list[Path]:
+    return sorted(root.rglob("part-*.parquet"))
+
+
+def of_type(kind: pa.DataType) -> st.SearchStrategy[Any]:
+    if pa.types.is_string(kind):
+        return st.text(max_size=20)
+    if pa.types.is_list(kind):
+        return st.lists(of_type(kind.value_type), max_size=3)
+    if pa.types.is_timestamp(kind):
+        return st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
+    if pa.types.is_floating(kind):
+        return st.floats(allow_nan=False, width=32)
+    return st.integers(-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1)
+
+
+@st.composite
+def any_row(draw: st.DrawFn) -> dict[str, Any]:
+    filled = {field.name: draw(st.none() | of_type(field.type)) for field in ROW_SCHEMA}
+    key = {"cell_id": draw(st.sampled_from("ab")), "sample_id": draw(st.sampled_from("xyz")), "repeat": 0}
+    return filled | key | {"status": draw(st.sampled_from([OK, FAILED]))}
+
+
+@given(parts=st.lists(st.lists(any_row(), min_size=1, max_size=4), min_size=1, max_size=3))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_read_returns_the_winner_of_each_key_and_compaction_changes_nothing(
+    parts: list[list[dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    store = RowStore(tmp_path_factory.mktemp("store"))
+    expected: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for part in parts:
+        store.append(part, "p")
+        for new in part:
+            key = tuple(new[name] for name in KEY)
+            rank = [
+                (r["status"] == OK, r["created_at"] or datetime.min.replace(tzinfo=UTC))
+                for r in (new, expected.get(key, new))
+            ]
+            if rank[0] >= rank[1]:
+                expected[key] = new
+    before = store.read(["p"])
+    assert before.schema == ROW_SCHEMA
+    assert before.to_pylist() == [expected[key] for key in sorted(expected)]
+    store.compact("p")
+    assert store.read(["p"]).equals(before)
+    assert store.done(["p"]) == {key for key, r in expected.items() if r["status"] == OK}
+
+
+def test_an_ok_row_is_never_displaced_by_a_later_failure(tmp_path: Path) -> None:
+    store = RowStore(tmp_path)
+    store.append([row(score=0.5)], "p")
+    store.append([row(status=FAILED, score=None, created_at=NOON + timedelta(hours=1))], "p")
+    assert store.read(["p"])["score"].to_pylist() == [0.5]
+    assert store.done(["p"]) == {("c", "s/0", 0)}
+
+
+def test_filters_partitions_cells_and_columns(tmp_path: Path) -> None:
+    store = RowStore(tmp_path)
+    store.append([row("a", score=0.1), row("b", score=0.2)], "one")
+    store.append([row("c", score=0.3)], "two/nested")
+    assert store.read(["two/nested", "missing", "one"], columns=["score"]).to_pydict() == {"score": [0.1, 0.2, 0.3]}
+    assert store.read(["one", "two/nested"], cell_ids={"c", "a"})["cell_id"].to_pylist() == ["a", "c"]
+    assert store.read(["missing"]).schema == ROW_SCHEMA
+    assert store.append([], "one") is None
+
+
+def test_retention_keeps_the_row_written_last_even_through_compaction(tmp_path: Path) -> None:
+    store = RowStore(tmp_path)
+    store.append([retention("s/0", [0.0])], "p", "retention")
+    store.append([retention("s/0", [1.0]), retention("s/1", [0.5])], "p", "retention")
+    store.compact("p", "retention")
+    found = store.read(["p"], "retention")
+    assert found.schema == RETENTION_SCHEMA
+    assert found["retention"].to_pylist() == [[1.0], [0.5]]
+    assert len(part_files(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("broken", "complaint"),
+    [
+        ({"scroe": 1.0}, "unknown \\['scroe'\\]"),
+        ({"score": "high"}, "'score' must be double"),
+        ({"kept_min": 1.5}, "'kept_min' must be int32"),
+        ({"references": "Paris"}, "'references' must be list"),
+        ({"prediction": 5}, "'prediction' must be string"),
+        ({"cell_id": None}, "'cell_id' is part of the key"),
+        ({"status": "fine"}, "'status' must be 'ok' or 'failed', got \\['fine'\\]"),
+    ],
+)
+def test_a_wrong_row_is_refused_before_anything_is_written(
+    tmp_path: Path, broken: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        RowStore(tmp_path).append([row(), row() | broken], "p")
+    with pytest.raises(ValueError, match="missing \\['score'\\]"):
+        RowStore(tmp_path).append([{k: v for k, v in row().items() if k != "score"}], "p")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_filesystem_is_a_user_error() -> None:
+    with pytest.raises(UserError, match="s3://bucket/folder"):
+        RowStore("nosuch://bucket/folder")
+
+
+def test_corrupt_and_foreign_files_are_named_and_left_alone(tmp_path: Path) -> None:
+    store = RowStore(tmp_path)
+    store.append([row("a"), row("b")], "p")
+    store.append([row("c")], "p")
+    first, second = part_files(tmp_path)
+    second.write_bytes(second.read_bytes()[:-100])
+    (first.parent / "notes.txt").write_text("hello")
+    pq.write_table(pa.table({"x": [1]}), first.parent / "other.parquet")
+    with pytest.warns(RuntimeWarning) as caught:
+        assert store.read(["p"])["cell_id"].to_pylist() == ["a", "b"]
+    complaints = [str(warning.message) for warning in caught]
+    for name in (second.name, "notes.txt", "other.parquet"):
+        assert sum(name in complaint for complaint in complaints) == 1
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        store.compact("p")
+    assert second.exists()
+
+
+def test_parts_of_other_schema_versions_read_and_survive_compaction(tmp_path: Path) -> None:
+    store = RowStore(tmp_path)
+    for cell in "ab":
+        store.append([row(cell, host="h", device="d")], "p")
+    folder = part_files(tmp_path)[0].parent
+    older = pa.Table.from_pylist([row("old")], schema=ROW_SCHEMA).drop_columns(["host", "measured_ratio"])
+    older = older.set_column(older.schema.get_field_index("repeat"), "repeat", pa.array([0], pa.int16()))
+    pq.write_table(older, folder / f"part-{1:020d}-{uuid4().hex}.parquet")
+    newer = pa.Table.from_pylist([row("new")], schema=ROW_SCHEMA).append_column("energy_joules", pa.array([1.0]))
+    newer_path = folder / f"part-{2:020d}-{uuid4().hex}.parquet"
+    pq.write_table(newer, newer_path)
+    found = store.read(["p"], columns=["cell_id", "host"])
+    assert found.to_pydict() == {"cell_id": ["a", "b", "new", "old"], "host": ["h", "h", "", None]}
+    store.compact("p")
+    assert "energy_joules" in pq.read_schema(newer_path).names
+    assert len(part_files(tmp_path)) == 2
+    assert store.read(["p"], columns=["cell_id", "host"]).equals(found)
+
+
+def test_a_failed_write_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RowStore(tmp_path)
+
+    def full_disk(source: Path, target: Path) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", full_disk)
+    with pytest.raises(OSError, match="disk full"):
+        store.append([row()], "p")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_only_stale_temporary_files_are_cleaned(tmp_path: Path) -> None:
+    store = RowStore(tmp_path)
+    store.append([row()], "p")
+    folder = part_files(tmp_path)[0].parent
+    stale, fresh = folder / ".tmp-stale", folder / ".tmp-fresh"
+    for path in (stale, fresh):
+        path.write_bytes(b"half a part")
+    os.utime(stale, (0, time.time() - STALE_SECONDS - 60))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert store.read(["p"]).num_rows == 1
+    assert not stale.exists()
+    assert fresh.exists()
+
+
+def test_a_crash_during_compaction_only_leaves_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RowStore(tmp_path)
+    for index in range(4):
+        store.append([row(sample=f"s/{index}", score=index / 4)], "p")
+    before = store.read(["p"])
+    removed = []
+
+    class DyingFileSystem:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(alive, name)
+
+        def delete_file(self, path: str) -> None:
+            if removed:
+                raise KeyboardInterrupt
+            removed.append(path)
+            alive.delete_file(path)
+
+    alive = store._filesystem
+    with monkeypatch.context() as patch:
+        patch.setattr("indexmem.results.store.LocalFileSystem", DyingFileSystem)
+        patch.setattr(store, "_filesystem", DyingFileSystem())
+        with pytest.raises(KeyboardInterrupt):
+            store.compact("p")
+    assert len(part_files(tmp_path)) == 4  # one of four deleted, one merged part added
+    assert store.read(["p"]).equals(before)
+    store.compact("p")
+    assert len(part_files(tmp_path)) == 1
+    assert store.read(["p"]).equals(before)
+
+
+def test_reading_survives_a_compaction_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, other = RowStore(tmp_path), RowStore(tmp_path)
+    for index in range(3):
+        store.append([row(sample=f"s/{index}")], "p")
+    real, calls = store._list, []
+
+    def list_then_compact(partition: str, table: str) -> list[str]:
+        paths = real(partition, table)
+        if not calls:
+            other.compact("p")
+        calls.append(paths)
+        return paths
+
+    monkeypatch.setattr(store, "_list", list_then_compact)
+    assert store.read(["p"]).num_rows == 3
+    assert len(calls) == 2
+
+
+def test_an_object_store_gets_the_same_rows() -> None:
+    pytest.importorskip("fsspec")
+    store = RowStore(f"fsspec+memory://bucket-{uuid4().hex}/results")
+    store.append([row("a"), row("b", status=FAILED)], "p")
+    store.append([row("b")], "p")
+    store.compact("p")
+    assert store.read(["p"])["cell_id"].to_pylist() == ["a", "b"]
+    assert store.done(["p"]) == {("a", "s/0", 0), ("b", "s/0", 0)}
+
+
+WRITER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_store import row
+from indexmem.results.store import RowStore
+store = RowStore(sys.argv[2])
+for index in range(int(sys.argv[4])):
+    rows = [row(sys.argv[3], f"s/{index}", repeat) for repeat in range(5)]
+    store.append(rows, "p")
+    print(index, flush=True)
+"""
+
+
+def start_writer(root: Path, cell: str, parts: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, str(Path(__file__).parent), str(root), cell, str(parts)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_processes_append_at_once(tmp_path: Path) -> None:
+    writers = [start_writer(tmp_path, cell, 20) for cell in "ab"]
+    assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
+    assert len(RowStore(tmp_path).done(["p"])) == 2 * 20 * 5
+
+
+def test_a_killed_writer_loses_nothing_that_it_confirmed(tmp_path: Path) -> None:
+    for kill in range(3):
+        writer = start_writer(tmp_path, f"c{kill}", 100_000)
+        assert writer.stdout is not None
+        for _ in range(3 + 4 * kill):
+            confirmed = int(writer.stdout.readline())
+        time.sleep(0.001 * kill)
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # no half-written part may be visible
+            done = RowStore(tmp_path).done(["p"])
+        for index in range(confirmed + 1):
+            assert {(f"c{kill}", f"s/{index}", repeat) for repeat in range(5)} <= done
+        assert len(done) % 5 == 0  # parts are whole
