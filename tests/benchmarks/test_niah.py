@@ -86,10 +86,10 @@ def page_numbers(filler: str) -> list[int]:
 def one_unit_more(sample, filler: str, build: BuildContext):
     """The sample with the unit that would come next."""
     if sample.benchmark == "niah_single_1":
-        extra = NOISE_LINE + "\n"
+        extra = "\n" + NOISE_LINE
     else:
         extra = " " + SENTENCES[(page_numbers(filler)[-1] + 1) % len(SENTENCES)]
-    return replace(sample, context=sample.context.removesuffix("\n") + extra)
+    return replace(sample, context=sample.context.removesuffix("\n") + extra + "\n")
 
 
 @pytest.mark.parametrize("chat", [True, False], ids=["chat", "plain"])

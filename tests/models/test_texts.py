@@ -80,7 +80,7 @@ def test_nothing_but_line_ends_is_changed(tmp_path_factory: pytest.TempPathFacto
     [
         ("a.pdf", b"%PDF", r"a\.pdf.*Expected a file that ends in \.txt, \.md, \.jsonl, \.parquet"),
         ("a.txt", b"\xff\xfe", r"a\.txt' is not UTF-8 \(byte 0\)"),
-        ("a.txt", b" \n", r"a\.txt' holds no text"),
+        ("a.txt", b" \n", r"holds no text"),
         ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a\.jsonl:2 is not JSON"),
         ("a.jsonl", b'{"body": "x"}\n', r"a\.jsonl:1 has no text.*got .*body"),
         ("a.jsonl", b'["x"]\n', r"a\.jsonl:1 has no text"),
@@ -91,9 +91,7 @@ def test_nothing_but_line_ends_is_changed(tmp_path_factory: pytest.TempPathFacto
 def test_unreadable_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     for source in (tmp_path / name, tmp_path):
-        with pytest.raises(
-            UserError, match=message if source != tmp_path or "holds" not in message else "holds no text"
-        ):
+        with pytest.raises(UserError, match=message):
             documents(str(source))
 
 

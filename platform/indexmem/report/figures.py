@@ -25,7 +25,7 @@ LABEL_GAP = 5.0  # points of score between two labels at the right edge
 def score_curve(summary: Summary, benchmark: str = MEAN) -> go.Figure:
     """Score against evicted share: a line with 95% whiskers per method, the full cache as a dashed line."""
     title = f"Mean over {len(summary.benchmarks)} benchmarks" if benchmark == MEAN else benchmark
-    figure = _base(title, "share of the context's KV cache evicted", "score, %")
+    figure = _base(title, "KV cache evicted", "score, %")
     shown = [m for m in summary.methods if any((m, r, benchmark) in summary.cells for r in summary.ratios)]
     look = styles(summary.methods)
     step = _dodge(summary.ratios, len(shown))
@@ -41,7 +41,7 @@ def score_curve(summary: Summary, benchmark: str = MEAN) -> go.Figure:
     labels = [ratio_label(r) for r in summary.ratios]
     figure.update_xaxes(tickvals=list(summary.ratios), ticktext=labels, range=[low - 0.04, high + 0.04])
     if benchmark == MEAN and len(shown) <= MAX_DIRECT_LABELS:
-        _label_ends(figure, high + 0.05)
+        _label_ends(figure, high + 0.03)
     return figure
 
 
@@ -64,8 +64,9 @@ def score_by_bytes(summary: Summary, costs: Sequence[Cost]) -> go.Figure:
 def loss_curve(history: Sequence[Mapping[str, Any]]) -> go.Figure:
     """Distillation loss by step from records with 'step', 'loss' and maybe 'lr' (drawn on a second axis)."""
     figure = _base("Distillation", "step", "loss")
-    steps = [record["step"] for record in history]
-    loss = np.array([record["loss"] for record in history], dtype=float)
+    measured = [record for record in history if record.get("loss") is not None]
+    steps = [record["step"] for record in measured]
+    loss = np.array([record["loss"] for record in measured], dtype=float)
     window = max(1, len(loss) // 40)
     smooth = window > 1
     figure.add_trace(
@@ -76,7 +77,10 @@ def loss_curve(history: Sequence[Mapping[str, Any]]) -> go.Figure:
     if smooth:
         mean = np.convolve(loss, np.ones(window) / window, mode="valid")
         trace = go.Scatter(
-            x=steps[window - 1 :], y=mean.tolist(), name=f"mean of {window}", line={"color": "#2f7df0", "width": 2.5}
+            x=steps[(window - 1) // 2 :][: mean.size],
+            y=mean.tolist(),
+            name=f"mean of {window}",
+            line={"color": "#2f7df0", "width": 2.5},
         )
         figure.add_trace(trace)
     rates = [(record["step"], record["lr"]) for record in history if record.get("lr") is not None]
@@ -85,7 +89,7 @@ def loss_curve(history: Sequence[Mapping[str, Any]]) -> go.Figure:
         line = {"color": "#c28a00", "dash": "dot", "width": 1.5}
         figure.add_trace(go.Scatter(x=x, y=y, name="learning rate", yaxis="y2", line=line))
         axis = {
-            "title": "learning rate",
+            "title": {"text": "learning rate", "font": {"size": 12}},
             "overlaying": "y",
             "side": "right",
             "showgrid": False,
@@ -106,8 +110,19 @@ def _base(title: str, x_title: str, y_title: str) -> go.Figure:
         "margin": {"l": 52, "r": 12, "t": 40, "b": 48},
         "hovermode": "closest",
         "dragmode": False,
-        "xaxis": {"title": x_title, "gridcolor": GRID, "zeroline": False, "fixedrange": True},
-        "yaxis": {"title": y_title, "gridcolor": GRID, "zeroline": False, "fixedrange": True, "range": [-3, 104]},
+        "xaxis": {
+            "title": {"text": x_title, "font": {"size": 12}, "standoff": 10},
+            "gridcolor": GRID,
+            "zeroline": False,
+            "fixedrange": True,
+        },
+        "yaxis": {
+            "title": {"text": y_title, "font": {"size": 12}, "standoff": 6},
+            "gridcolor": GRID,
+            "zeroline": False,
+            "fixedrange": True,
+            "range": [-3, 104],
+        },
     }
     return go.Figure(layout=layout)
 
@@ -148,7 +163,7 @@ def _mark_full(figure: go.Figure, full: Interval | None) -> None:
     )
     figure.add_hline(y=100 * full.mean, line={"dash": "dash", "width": 1.5, "color": FULL_COLOR}, layer="below")
     note = {"text": f"full cache {100 * full.mean:.1f}%", "font": {"size": 11}, "showarrow": False}
-    figure.add_annotation(x=0, xref="paper", xanchor="left", y=100 * full.mean, yanchor="top", **note)
+    figure.add_annotation(x=1, xref="paper", xanchor="right", y=100 * full.mean, yanchor="bottom", **note)
 
 
 def _dodge(ratios: Sequence[float], methods: int) -> float:

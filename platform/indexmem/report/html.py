@@ -117,8 +117,9 @@ def seconds_text(seconds: float) -> str:
 
 
 def _figure(figure: go.Figure) -> dict[str, Any]:
-    """A figure for the page, which has its own heading and one legend for all charts."""
+    """A figure for the page, which has its own headings and one legend for all charts."""
     bare = go.Figure(figure).update_layout(title=None, showlegend=False, margin_t=12)
+    bare.layout.annotations = ()
     content: dict[str, Any] = json.loads(bare.to_json())
     return content
 

@@ -58,8 +58,9 @@ def provenance(experiment: Experiment, rows: pa.Table) -> Provenance:
     started, ended = pc.min(rows["created_at"]).as_py(), pc.max(rows["created_at"]).as_py()
     samples = rows.group_by(["benchmark"]).aggregate([("sample_id", "count_distinct"), ("benchmark_build", "distinct")])
     counts = [
-        f"{item['benchmark']}: {item['sample_id_count_distinct']} samples, build {', '.join(item['benchmark_build_distinct'])}"
+        f"{item['benchmark']}: {item['sample_id_count_distinct']} samples, build {', '.join(builds)}"
         for item in sorted(samples.to_pylist(), key=lambda item: item["benchmark"])
+        if (builds := sorted(item["benchmark_build_distinct"]))
     ]
     facts = (
         ("Model", _all(rows, "model")),

@@ -122,7 +122,7 @@ def _refuse_mixed_cells(rows: pa.Table) -> None:
 def _scores(rows: pa.Table) -> dict[tuple[str, float, str], Scores]:
     answered = rows.filter(pc.equal(rows["status"], OK)).select(["method", "ratio", "benchmark", "sample_id", "score"])
     per_sample = answered.group_by(["method", "ratio", "benchmark", "sample_id"]).aggregate([("score", "mean")])
-    names, ids = np.unique(per_sample["sample_id"].to_numpy(), return_inverse=True)
+    _, ids = np.unique(per_sample["sample_id"].to_numpy(), return_inverse=True)
     numbered = per_sample.set_column(3, "sample_id", pa.array(ids.astype(np.int64)))
     grouped = numbered.group_by(["method", "ratio", "benchmark"]).aggregate(
         [("sample_id", "list"), ("score_mean", "list")]

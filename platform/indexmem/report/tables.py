@@ -40,7 +40,7 @@ def comparison_table(rows: pa.Table) -> str:
 
 
 def comparison_csv(rows: pa.Table) -> str:
-    """One line per (method, ratio, benchmark or 'mean'): mean, low, high in [0, 1], n, and the standing in its column."""
+    """One line per (method, ratio, benchmark or 'mean'): mean, low, high in [0, 1], n, standing in the column."""
     summary = summarise(rows)
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -87,5 +87,5 @@ def _block(summary: Summary, ratios: tuple[float, ...]) -> list[str]:
 def _cell(summary: Summary, method: str, ratio: float) -> str:
     interval = summary.cells.get((method, ratio, MEAN))
     if interval is None:
-        return f"{'–':>{CELL_WIDTH - 1}} "
+        return f"{'-':>{CELL_WIDTH - 1}} "
     return f"{percent(interval):>{CELL_WIDTH - 1}}{MARKS[summary.contests[ratio, MEAN].standing(method)]}"

@@ -106,14 +106,14 @@ def _against_full(method: str, difference: Difference | None) -> str:
     if difference is None:
         return "The full cache was not evaluated on the same samples."
     if difference.p_value >= ALPHA:
-        return f"Not distinguishable from the full cache ({100 * difference.mean:+.1f} points, {_limits(difference)})."
+        return f"Not distinguishable from the full cache ({_signed(difference.mean)} points, {_limits(difference)})."
     side = "below" if difference.mean < 0 else "above"
     return f"{_points(difference)} {side} the full cache ({_limits(difference)}, {p_text(difference.p_value)})."
 
 
 def _basis(summary: Summary) -> str:
     many = len(summary.benchmarks)
-    text = f"Mean over {_count(many, 'benchmark')}, {sample_counts(summary)} samples each; every method sees the same ones."
+    text = f"Mean over {_count(many, 'benchmark')}, {sample_counts(summary)} samples each, the same for every method."
     leads = [lead.half_width for (_, b), c in summary.contests.items() if b == MEAN for lead in c.lead.values()]
     if leads:
         text += f" With these counts, a lead is known to about ±{100 * median(leads):.0f} points."
@@ -125,7 +125,12 @@ def _points(difference: Difference) -> str:
 
 
 def _limits(difference: Difference) -> str:
-    return f"95% interval {100 * difference.low:+.1f} to {100 * difference.high:+.1f}"
+    return f"95% interval {_signed(difference.low)} to {_signed(difference.high)}"
+
+
+def _signed(share: float) -> str:
+    """0.033 -> '+3.3', with a real minus sign."""
+    return f"{100 * share:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _count(number: int, noun: str) -> str:

@@ -20,6 +20,7 @@ MIN_MARK = 4  # shorter references match by chance all over a context
 
 def viewer_data(rows: pa.Table, retention: pa.Table, methods: Sequence[str]) -> dict[str, Any]:
     """JSON-ready examples, at least one where any exist; `omitted` counts those left out for size."""
+    rows = rows.filter(pc.is_in(rows["sample_id"], pc.unique(retention["sample_id"])))
     places = _places(rows, retention)
     samples: list[dict[str, Any]] = []
     values = 0
@@ -52,11 +53,11 @@ def find_tokens(tokens: Sequence[str], texts: Sequence[str]) -> list[int]:
 
 def _places(rows: pa.Table, retention: pa.Table) -> dict[str, dict[tuple[str, float], int]]:
     """sample id -> (method, ratio) -> row number in `retention`, first repeat only; FULL keeps everything anyway."""
-    cells = rows.group_by(["cell_id", "method", "ratio"]).aggregate([])
-    names = {cell["cell_id"]: (cell["method"], cell["ratio"]) for cell in cells.to_pylist()}
+    asked = rows.select(["cell_id", "sample_id", "method", "ratio"]).to_pylist()
+    names = {(row["cell_id"], row["sample_id"]): (row["method"], row["ratio"]) for row in asked}
     places: dict[str, dict[tuple[str, float], int]] = {}
     for number, key in enumerate(retention.select(list(KEY)).to_pylist()):
-        cell = names.get(key["cell_id"])
+        cell = names.get((key["cell_id"], key["sample_id"]))
         if cell is not None and cell[0] != FULL:
             places.setdefault(key["sample_id"], {}).setdefault(cell, number)
     return dict(sorted(places.items()))
@@ -70,10 +71,10 @@ def _sample(rows: pa.Table, retention: pa.Table, sample_id: str, cells: dict[tup
     asked = rows.filter(pc.equal(rows["sample_id"], sample_id)).sort_by("repeat").to_pylist()
     answers = {(row["method"], row["ratio"]): row for row in reversed(asked)}  # the first repeat stays
     references = asked[0]["references"] or []
-    question = retention["question"][numbers[0]].as_py() if "question" in retention.column_names else ""
+    question = retention["question"][numbers[0]].as_py() if "question" in retention.column_names else None
     return {
         "id": sample_id,
-        "question": question,
+        "question": question or "",
         "references": references,
         "tokens": tokens,
         "marked": find_tokens(tokens, references),

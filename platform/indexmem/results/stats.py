@@ -49,7 +49,7 @@ class Difference(Interval):
 def mean_ci(scores: ArrayLike, *, seed: int = 0, level: float = 0.95, resamples: int = 2000) -> Interval:
     """Mean of `scores` ([n], each in [0, 1]) with its confidence interval: Wilson, or bootstrap for graded scores."""
     values = _vector(scores)
-    assert values.min() >= 0.0 and values.max() <= 1.0, "scores lie in [0, 1]"
+    assert ((values >= 0.0) & (values <= 1.0)).all(), "scores lie in [0, 1]"
     if np.isin(values, (0.0, 1.0)).all():
         return _wilson(values, level)
     return _resampled(values, floor=0.0, seed=seed, level=level, resamples=resamples)
@@ -97,7 +97,8 @@ def holm(p_values: ArrayLike) -> Floats:
 
 def _vector(values: ArrayLike) -> Floats:
     vector = np.asarray(values, dtype=np.float64)
-    assert vector.ndim == 1 and vector.size > 0, f"expected at least one value in one dimension, got {vector.shape}"
+    assert vector.ndim == 1, f"expected one dimension, got {vector.shape}"
+    assert vector.size > 0, "a mean of no samples"
     assert np.isfinite(vector).all(), "a failed sample has no score and must be left out"
     return vector
 
@@ -128,7 +129,7 @@ def _resampled(values: Floats, *, floor: float, seed: int, level: float, resampl
 
 
 def _expanded_tail(n: int, level: float) -> float:
-    """Bootstrap tail that stands for (1 - level)/2: Student's t for normal, n - 1 for n (t by A&S 26.7.5, two terms)."""
+    """Bootstrap tail that stands for (1 - level)/2: t for z, n - 1 for n (t by A&S 26.7.5, two terms)."""
     z, dof = _z(level), n - 1
     t = z + (z**3 + z) / (4 * dof) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * dof**2)
     return NormalDist().cdf(-t * (n / dof) ** 0.5)

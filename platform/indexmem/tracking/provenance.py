@@ -19,7 +19,7 @@ _SOURCE = Path(__file__).resolve().parents[1]  # the package folder: its files d
 
 
 def provenance() -> dict[str, Any]:
-    """{'git_commit': str, 'git_dirty': bool, 'versions': {package: version}, 'host': str}. Never fails, imports no torch.
+    """{'git_commit': str, 'git_dirty': bool, 'versions': {package: version}, 'host': str}. Never fails.
 
     `git_commit` is the hash of the checkout that holds the package, with "-dirty" appended when files of the package
     differ from it; "" when unknown. Where the code was shipped without .git, it is taken from INDEXMEM_GIT_COMMIT,

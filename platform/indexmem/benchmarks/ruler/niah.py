@@ -122,7 +122,7 @@ class NeedleTask(Benchmark):
     def _fitted(self, quiz: Quiz, index: int, build: BuildContext, prompt: PromptFormat) -> Sample:
         """`quiz` with as much filler as fits. Raises UserError when not even one unit does."""
         limit = self.generation_limit(build)
-        reserved = len(encode(build.tokenizer, prompt.question(quiz.question, quiz.answer_prefix)))
+        reserved = limit + len(encode(build.tokenizer, prompt.question(quiz.question, quiz.answer_prefix)))
 
         def cost(units: int) -> int:
             return len(encode(build.tokenizer, prompt.context(quiz.context(units))))

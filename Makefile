@@ -1,0 +1,40 @@
+# Two commands do everything on a fresh machine: `make quickstart` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# The CPU build of torch. Where the default index serves CUDA builds only, pass TORCH_ARGS="--index-url <CPU wheels>".
+TORCH ?= torch==2.13.0
+TORCH_ARGS ?=
+SPEC ?= sweeps/smoke.yaml
+
+.PHONY: quickstart test lint ui assets env clean
+
+quickstart: env  ## train an indexer, compare it with other methods, open the report
+	$(BIN)/python jobs/distill.py $(SPEC)
+	$(BIN)/python jobs/eval_grid.py $(SPEC)
+
+test: env  ## the whole suite
+	$(BIN)/python -m pytest
+
+lint: env  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+ui: env  ## MLflow on the results, at http://127.0.0.1:5000
+	$(BIN)/indexmem ui
+
+assets: env  ## fetch and verify the built-in model and texts
+	$(BIN)/indexmem assets
+
+env: $(VENV)/.ready
+
+# The marker is written last, so an interrupted installation is done again.
+$(VENV)/.ready: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(TORCH_ARGS) "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

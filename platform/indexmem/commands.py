@@ -1,0 +1,220 @@
+"""What each verb does, from a checked spec to a printed result."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from indexmem.config.schema import Experiment
+from indexmem.config.spec import run_root
+from indexmem.distill.history import History
+from indexmem.distill.runs import DistillRun
+from indexmem.errors import UserError
+from indexmem.evaluate.grid import GridPlan, plan
+from indexmem.eviction.checkpoint import read_config
+from indexmem.eviction.indexer import IndexerShape, IndexerStack
+from indexmem.models.backbone import inspect
+from indexmem.models.texts import load_texts
+from indexmem.report.html import write_report
+from indexmem.report.tables import comparison_table
+from indexmem.runtime import check_resources, cluster
+from indexmem.tracking.mlflow_sink import MlflowSink
+from indexmem.tracking.provenance import provenance
+
+PROGRESS_SECONDS = 10.0
+
+
+def distill(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
+    """Train the spec's indexer, or find it finished. Prints progress, publishes the run, says where the result is."""
+    run = _check_distill(experiment)
+    config = experiment.distill
+    say(
+        f"distill {experiment.name}: {config.schedule.steps} steps x {config.workers} workers x {config.batch_size} x "
+        f"{config.length} tokens on {experiment.model.id} -> {run.folder}"
+    )
+    if dry_run:
+        return 0
+    sink = MlflowSink.open(experiment)
+    if run.finished:
+        say(f"already trained: {run.final}")
+    else:
+        from indexmem.distill.train import train
+
+        meter = _TrainingMeter(experiment, run, sink)
+        with cluster(address, cpus=None if address else config.workers):
+            check_resources(config.workers, 1, 1 if config.use_gpu else 0)
+            train(experiment, run, meter)
+    history = History(run.history, span=config.checkpoint_every).read()
+    _publish_distill(experiment, run, sink, history)
+    trained = read_config(run.final)["trained"]
+    say(f"trained {trained['step']} steps, loss {history[0]['loss']:.4f} -> {trained['loss']:.4f}: {run.final}")
+    return 0
+
+
+def evaluate(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
+    """Evaluate the grid, publish it, write the report, print the table. 1 when some rows failed."""
+    grid = plan(experiment, require_checkpoint=not dry_run)
+    _print_plan(experiment, grid)
+    if dry_run:
+        return 0
+    if grid.todo():
+        from indexmem.evaluate.fanout import run_grid
+
+        meter = _GridMeter()
+        with cluster(address):
+            run_grid(experiment, grid, provenance(), meter)
+    return _finish(experiment, grid)
+
+
+def report(experiment: Experiment) -> int:
+    """Write the report and print the table from what is stored."""
+    grid = plan(experiment)
+    rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids)
+    if not rows.num_rows:
+        raise UserError("Nothing is stored for this spec yet. Run `python jobs/eval_grid.py SPEC` first.")
+    path = _write_report(experiment, grid, rows)
+    print(comparison_table(rows))
+    print(f"Report: {path}")
+    return 0
+
+
+def sync(experiment: Experiment) -> int:
+    """Publish what is stored: the trained indexer's history and the grid's rows. Safe to repeat."""
+    sink = MlflowSink.open(experiment)
+    if sink is None:
+        raise UserError("tracking.enabled is false in this spec; there is nothing to publish to.")
+    run = DistillRun.of(experiment)
+    history = History(run.history, span=experiment.distill.checkpoint_every).read()
+    if history:
+        _publish_distill(experiment, run, sink, history)
+    grid = plan(experiment)
+    rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids)
+    where = sink.publish_grid(experiment, rows) if rows.num_rows else None
+    say(f"published {rows.num_rows} rows and {len(history)} training steps to {sink.uri} ({where})")
+    return 0
+
+
+def say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _check_distill(experiment: Experiment) -> DistillRun:
+    """All that can be wrong with a training spec, found before Ray starts."""
+    geometry = inspect(experiment.model)
+    config = experiment.distill
+    if config.length > geometry.max_positions:
+        raise UserError(
+            f"distill.length={config.length} is more than the model's context of {geometry.max_positions} tokens. "
+            f"Use distill.length={geometry.max_positions} or less."
+        )
+    if config.length <= experiment.target.sinks + 1:
+        raise UserError(f"distill.length={config.length} leaves no tokens after target.sinks={experiment.target.sinks}.")
+    if not config.texts:
+        raise UserError("distill.texts is empty. Example: distill.texts='[king-james]'")
+    load_texts(config.texts)
+    return DistillRun.of(experiment)
+
+
+def _publish_distill(
+    experiment: Experiment, run: DistillRun, sink: MlflowSink | None, history: Sequence[dict[str, Any]]
+) -> None:
+    if sink is None:
+        return
+    geometry = inspect(experiment.model)
+    indexers = IndexerStack(IndexerShape.of(experiment.indexer, geometry), geometry)
+    where = sink.publish_distill(
+        experiment,
+        run.id,
+        history,
+        artifacts={"indexer": run.final} if run.finished else None,
+        finished=run.finished,
+        params={"indexer.parameters": indexers.parameter_count},
+    )
+    if where:
+        say(f"MLflow: {where}")
+
+
+def _finish(experiment: Experiment, grid: GridPlan) -> int:
+    rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids)
+    path = _write_report(experiment, grid, rows)
+    sink = MlflowSink.open(experiment)
+    where = None
+    if sink is not None:
+        say("publishing to MLflow")
+        where = sink.publish_grid(experiment, rows, artifacts={path.name: path})
+    failed = sum(status != "ok" for status in rows["status"].to_pylist())
+    print(comparison_table(rows))
+    if failed:
+        print(f"{failed} rows failed; the report lists why, and the same command tries them again.")
+    print(f"Report: {path}")
+    if where is not None and sink is not None:
+        print(f"MLflow: {sink.uri}  run {where}  (look with `make ui` or `indexmem ui`)")
+    return 1 if failed else 0
+
+
+def _write_report(experiment: Experiment, grid: GridPlan, rows: pa.Table) -> Path:
+    retention = grid.store.read(grid.partitions, "retention", cell_ids=grid.cell_ids)
+    history: list[dict[str, Any]] = []
+    if grid.checkpoint is not None and not experiment.indexer.checkpoint:
+        history = History(DistillRun.of(experiment).history, span=experiment.distill.checkpoint_every).read()
+    return write_report(experiment, rows, retention, run_root(experiment) / "reports" / f"{experiment.name}.html", history)
+
+
+def _print_plan(experiment: Experiment, grid: GridPlan) -> None:
+    todo = grid.todo()
+    rows = sum(len(task.cells) for task in todo)
+    element = {"float32": 4}.get(experiment.model.dtype, 2)
+    full = grid.geometry.kv_bytes(experiment.grid.length, element)
+    per_sample = sum(full * (1 - cell.ratio) for cell in grid.cells) / len(grid.samples)
+    batches = -(-int(per_sample) // experiment.grid.batch_bytes)
+    say(
+        f"eval {experiment.name}: {len(grid.methods)} methods, {len(grid.cells)} cells, "
+        f"{sum(map(len, grid.samples.values()))} samples of {experiment.grid.length} tokens\n"
+        f"  to do: {rows} of {grid.row_count} rows = {len(todo)} prefills, about {len(todo) * batches} decode batches\n"
+        f"  KV cache: {full / 2**20:.0f} MiB full, {per_sample / 2**20:.0f} MiB for all cells of a sample\n"
+        f"  results: {run_root(experiment)}"
+    )
+
+
+class _TrainingMeter:
+    """Prints a line now and then while training, and mirrors the metrics to MLflow."""
+
+    def __init__(self, experiment: Experiment, run: DistillRun, sink: MlflowSink | None) -> None:
+        self.experiment, self.run, self.sink = experiment, run, sink
+        self.printed_at, self.printed_step = time.monotonic(), -1
+
+    def __call__(self, history: Sequence[dict[str, Any]]) -> None:
+        if not history or time.monotonic() - self.printed_at < PROGRESS_SECONDS:
+            return
+        step, total = history[-1]["step"] + 1, self.experiment.distill.schedule.steps
+        if step == self.printed_step:
+            return
+        recent = history[-10:]
+        loss = sum(row["loss"] for row in recent) / len(recent)
+        rate = sum(row["tokens_per_second"] for row in recent) / len(recent)
+        tokens = self.experiment.distill.workers * self.experiment.distill.batch_size * self.experiment.distill.length
+        say(f"  step {step}/{total}  loss {loss:.4f}  {rate:.0f} tokens/s  about {(total - step) * tokens / rate:.0f} s left")
+        self.printed_at, self.printed_step = time.monotonic(), step
+        if self.sink is not None:
+            self.sink.publish_distill(self.experiment, self.run.id, history)
+
+
+class _GridMeter:
+    """Prints a line now and then while a grid runs."""
+
+    def __init__(self) -> None:
+        self.printed_at = -PROGRESS_SECONDS
+
+    def __call__(self, progress: Any) -> None:
+        if time.monotonic() - self.printed_at < PROGRESS_SECONDS and progress.done < progress.total:
+            return
+        self.printed_at = time.monotonic()
+        eta = progress.eta_seconds
+        left = "" if eta is None else f"  about {eta:.0f} s left"
+        failed = f"  {progress.failed} failed" if progress.failed else ""
+        say(f"  {progress.done}/{progress.total} rows{failed}{left}")

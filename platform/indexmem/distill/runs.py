@@ -1,0 +1,60 @@
+"""Where a distillation lives on disk, and under which name.
+
+The name is a hash of all that shapes the weights, so the same spec finds its finished run again and any change makes a
+new one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from indexmem.config.schema import Experiment
+from indexmem.config.spec import content_hash, run_root
+from indexmem.eviction.checkpoint import CONFIG
+from indexmem.models.backbone import fingerprint
+from indexmem.models.texts import text_fingerprint
+
+# Settings that change how fast or how safely training runs, not what it computes.
+OPERATIONAL = {"use_gpu", "checkpoint_every", "keep_checkpoints", "max_failures"}
+
+
+@dataclass(frozen=True)
+class DistillRun:
+    id: str
+    folder: Path
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> DistillRun:
+        """Raises UserError when model or texts cannot be found."""
+        identity = {
+            "model": fingerprint(experiment.model),
+            "indexer": experiment.indexer.model_dump(mode="json", exclude={"checkpoint"}),
+            "target": experiment.target.model_dump(mode="json"),
+            "distill": experiment.distill.model_dump(mode="json", exclude=OPERATIONAL),
+            "texts": [text_fingerprint(name) for name in experiment.distill.texts],
+        }
+        name = content_hash(identity)
+        return cls(name, run_root(experiment) / "distill" / name)
+
+    @property
+    def history(self) -> Path:
+        return self.folder / "history"
+
+    @property
+    def final(self) -> Path:
+        """The trained indexers; exists only when training has finished."""
+        return self.folder / "final"
+
+    @property
+    def finished(self) -> bool:
+        return (self.final / CONFIG).is_file()
+
+    def finish(self, checkpoint: Path, leave_out: tuple[str, ...] = ()) -> None:
+        """Publish a checkpoint as the run's result, atomically."""
+        staging = self.folder / f"final.{os.getpid()}.tmp"
+        shutil.rmtree(staging, ignore_errors=True)
+        shutil.copytree(checkpoint, staging, ignore=shutil.ignore_patterns(*leave_out))
+        os.replace(staging, self.final)

@@ -1,0 +1,179 @@
+"""A spec -> its cells and samples, checked before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from indexmem.benchmarks.base import Benchmark, BuildContext, Sample, build_hash
+from indexmem.benchmarks.registry import get_benchmark
+from indexmem.config.schema import Experiment, MethodConfig
+from indexmem.config.spec import content_hash, run_root
+from indexmem.distill.runs import DistillRun
+from indexmem.errors import UserError
+from indexmem.eviction.methods import FULL, MethodContext, make_method
+from indexmem.models.backbone import fingerprint, inspect, load_tokenizer
+from indexmem.models.geometry import Geometry
+from indexmem.models.texts import load_texts
+from indexmem.results.store import RowStore
+
+Key = tuple[str, str, int]  # cell_id, sample_id, repeat
+
+# Raise when a change to the engine changes answers: old rows then no longer count as the same cell.
+ENGINE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One (method, ratio) on one benchmark build."""
+
+    id: str
+    method: MethodConfig
+    ratio: float
+    benchmark: str
+    benchmark_build: str
+    checkpoint: str
+
+    def key(self, sample: Sample) -> Key:
+        return (self.id, sample.id, 0)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One sample with the cells that still need it: the unit of work."""
+
+    sample: Sample
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class GridPlan:
+    """Everything that a grid will do, known before it starts."""
+
+    geometry: Geometry
+    model_fingerprint: str
+    methods: Mapping[str, MethodConfig]  # label -> config
+    cells: tuple[Cell, ...]
+    samples: Mapping[str, tuple[Sample, ...]]  # benchmark -> samples
+    store: RowStore
+    checkpoint: str | None  # folder of the indexer that the cells use
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """Folders of the row store: one for each benchmark build on this model."""
+        return tuple(sorted({f"{self.model_fingerprint}-{cell.benchmark_build}" for cell in self.cells}))
+
+    @property
+    def cell_ids(self) -> tuple[str, ...]:
+        return tuple(cell.id for cell in self.cells)
+
+    @property
+    def row_count(self) -> int:
+        return sum(len(self.samples[cell.benchmark]) for cell in self.cells)
+
+    def todo(self) -> list[Task]:
+        """Samples with cells that have no finished row in the store, in order of samples, then benchmarks.
+
+        Sample by sample over all benchmarks, so that an interrupted grid has something to show for each.
+        """
+        done = self.store.done(self.partitions)
+        tasks = []
+        for index in range(max(len(samples) for samples in self.samples.values())):
+            for benchmark, samples in self.samples.items():
+                if index < len(samples):
+                    sample = samples[index]
+                    missing = tuple(c for c in self.cells if c.benchmark == benchmark and c.key(sample) not in done)
+                    if missing:
+                        tasks.append(Task(sample, missing))
+        return tasks
+
+
+def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan:
+    """Check the spec and lay out its cells and samples.
+
+    Raises UserError for an unknown method, parameter or benchmark, a prompt longer than the model's context, a missing
+    or unfitting checkpoint, a missing model, or a haystack without text. With `require_checkpoint=False` (dry run) a
+    spec whose indexer is not trained yet can still be planned.
+    """
+    grid = experiment.grid
+    if not grid.methods:
+        raise UserError("grid.methods is empty. Example: grid.methods='[full, indexer, snapkv]'")
+    if not grid.benchmarks:
+        raise UserError("grid.benchmarks is empty. Example: grid.benchmarks='[niah_single_1]'")
+    benchmarks = [get_benchmark(name) for name in grid.benchmarks]
+    geometry = inspect(experiment.model)
+    if grid.length > geometry.max_positions:
+        raise UserError(
+            f"grid.length={grid.length} is more than the model's context of {geometry.max_positions} tokens. "
+            f"Use grid.length={geometry.max_positions} or less."
+        )
+    checkpoint = _checkpoint(experiment, require_checkpoint)
+    context = MethodContext(geometry, checkpoint=checkpoint)
+    checkpoints = {}
+    for config in grid.methods:
+        untrained = config.name == "indexer" and not config.params.get("checkpoint") and checkpoint is None
+        method = None if untrained else make_method(config, context)
+        checkpoints[config.label] = method.checkpoint if method else "untrained"
+        if method and method.min_context > grid.length // 2:
+            raise UserError(
+                f"Method '{config.label}' needs contexts of at least {method.min_context} tokens; "
+                f"grid.length={grid.length} is too short for it."
+            )
+
+    tokenizer = load_tokenizer(experiment.model)
+    haystack = "\n\n".join(load_texts([grid.haystack]))
+    build = BuildContext(tokenizer, grid.length, grid.seed, haystack, grid.max_new_tokens)
+    model = fingerprint(experiment.model)
+    builds = {benchmark.name: build_hash(benchmark, build) for benchmark in benchmarks}
+    return GridPlan(
+        geometry=geometry,
+        model_fingerprint=model,
+        methods={config.label: config for config in grid.methods},
+        cells=tuple(_cells(experiment, model, builds, checkpoints)),
+        samples={b.name: tuple(_samples(b, grid.samples, build)) for b in benchmarks},
+        store=RowStore(run_root(experiment) / "results"),
+        checkpoint=checkpoint,
+    )
+
+
+def _cells(
+    experiment: Experiment, model: str, builds: Mapping[str, str], checkpoints: Mapping[str, str]
+) -> list[Cell]:
+    cells = []
+    for benchmark, build in builds.items():
+        for method in experiment.grid.methods:
+            for ratio in (0.0,) if method.name == FULL else experiment.grid.ratios:
+                checkpoint = checkpoints[method.label]
+                identity = {
+                    "engine": ENGINE_VERSION,
+                    "model": model,
+                    "method": [method.name, method.params],
+                    "checkpoint": checkpoint,
+                    "eviction": experiment.eviction.model_dump(mode="json"),
+                    "ratio": ratio,
+                    "build": build,
+                }
+                cells.append(Cell(content_hash(identity), method, ratio, benchmark, build, checkpoint))
+    return cells
+
+
+def _samples(benchmark: Benchmark, count: int, build: BuildContext) -> list[Sample]:
+    return list(benchmark.samples(count, build))
+
+
+def _checkpoint(experiment: Experiment, required: bool) -> str | None:
+    """Folder of the spec's indexer: the one named, else the one that its own distillation left."""
+    if all(method.name != "indexer" or method.params.get("checkpoint") for method in experiment.grid.methods):
+        return None
+    if experiment.indexer.checkpoint:
+        return str(Path(experiment.indexer.checkpoint).expanduser().absolute())
+    run = DistillRun.of(experiment)
+    if run.finished:
+        return str(run.final)
+    if required:
+        raise UserError(
+            f"The grid compares 'indexer', but this spec's indexer is not trained yet ({run.final}). "
+            "Run `python jobs/distill.py SPEC` first, or set indexer.checkpoint=FOLDER."
+        )
+    return None
