@@ -89,13 +89,13 @@ def loss_curve(history: Sequence[Mapping[str, Any]]) -> go.Figure:
         line = {"color": "#c28a00", "dash": "dot", "width": 1.5}
         figure.add_trace(go.Scatter(x=x, y=y, name="learning rate", yaxis="y2", line=line))
         axis = {
-            "title": {"text": "learning rate", "font": {"size": 12}},
+            "title": {"text": "learning rate", "font": {"size": 12}, "standoff": 8},
             "overlaying": "y",
             "side": "right",
             "showgrid": False,
             "exponentformat": "power",
         }
-        figure.update_layout(yaxis2=axis, margin_r=64)
+        figure.update_layout(yaxis2=axis, margin_r=76)
     figure.update_yaxes(range=None, rangemode="tozero", autorange=True)
     return figure
 

@@ -21,7 +21,6 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import DatasetInput, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
-from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
 from indexmem.tracking.naming import MAX_PARAM, MAX_TAG, clip, value_text
 
@@ -29,11 +28,13 @@ SQLITE = "sqlite:///"
 PARENT_TAG = "mlflow.parentRunId"
 PAGE = 1000
 
-# MLflow's own defaults wait many minutes for a dead server, which is no way to treat a mirror.
-IMPATIENCE = {
+# Set unless the user set them. MLflow's own defaults wait many minutes for a dead server, which is no way to treat a
+# mirror, and print a line per finished run that repeats the credentials of the address.
+ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 
 
@@ -44,7 +45,7 @@ def connect(uri: str, artifact_root: Path) -> MlflowClient:
     """
     if uri.startswith(SQLITE):
         _create_sqlite(Path(uri.removeprefix(SQLITE).partition("?")[0]), artifact_root)
-    for name, value in IMPATIENCE.items():
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     return MlflowClient(tracking_uri=uri)
 
@@ -154,6 +155,8 @@ def _create_sqlite(path: Path, artifact_root: Path) -> None:
     """
     if path.exists():
         return
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # a second to import, of no use with a server
+
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:

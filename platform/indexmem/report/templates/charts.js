@@ -22,7 +22,7 @@
     let traces = data;
     if (chart.clientWidth < NARROW) {
       traces = data.filter((trace) => trace.mode !== "text");
-      layout.margin = { ...layout.margin, l: 44, r: layout.yaxis2 ? 58 : 10 };
+      layout.margin = { ...layout.margin, l: 44, r: layout.yaxis2 ? 72 : 10 };
     }
     await Plotly.newPlot(chart, traces, layout, config);
     await Plotly.relayout(chart, colours());

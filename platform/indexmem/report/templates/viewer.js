@@ -6,7 +6,7 @@
   const $ = (id) => document.getElementById(id);
   const picks = { sample: $("pick-sample"), method: $("pick-method"), ratio: $("pick-ratio") };
   const percent = (ratio) => `${Number((100 * ratio).toPrecision(4))}%`;
-  const make = (tag, text, name) => Object.assign(document.createElement(tag), { textContent: text, className: name ?? "" });
+  const make = (tag, text, name) => Object.assign(document.createElement(tag), { textContent: text }, name && { className: name });
   let shares = new Uint8Array(); // percent per token of the chosen cell
   let here = -1;
 

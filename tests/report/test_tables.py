@@ -1,0 +1,71 @@
+"""The terminal table and the CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pyarrow as pa
+import pytest
+from report_rows import METHODS, make_row, make_rows
+
+from indexmem.report.costs import costs
+from indexmem.report.summary import summarise
+from indexmem.report.tables import WIDTH, comparison_csv, comparison_table, ratio_label
+from indexmem.results.schema import ROW_SCHEMA
+
+
+@pytest.mark.parametrize("ratios", [(0.5,), (0.25, 0.5, 0.75, 0.9), tuple(i / 20 for i in range(1, 20))])
+def test_the_table_fits_the_terminal_and_starts_with_the_full_cache(ratios: tuple[float, ...]) -> None:
+    lines = comparison_table(make_rows(ratios=ratios, samples=5, methods=(*METHODS, "adakv(" + "x" * 60 + ")"))).split(
+        "\n"
+    )
+    assert max(map(len, lines)) <= WIDTH
+    assert lines[2].startswith("full cache, nothing evicted")
+    headers = [line.split()[1:] for line in lines if line.startswith("evicted:")]
+    assert [label for header in headers for label in header] == [ratio_label(ratio) for ratio in ratios]
+
+
+def test_the_table_shows_means_intervals_and_marks() -> None:
+    rows = make_rows()
+    text = comparison_table(rows)
+    cell = summarise(rows).cells["indexmem", 0.9, "mean"]
+    line = next(line for line in text.split("\n") if line.startswith("indexmem"))
+    assert line.endswith(f"{100 * cell.mean:.1f} ±{100 * cell.half_width:.1f}*")
+    assert line.count("~") == 2
+    assert "3 of 1740 rows failed" in text
+
+
+def test_a_method_that_lacks_a_benchmark_has_a_dash() -> None:
+    rows = make_rows(failures=20)  # every sample of the last method's last benchmark
+    line = next(line for line in comparison_table(rows).split("\n") if line.startswith("random"))
+    assert line.endswith(" -")
+
+
+def test_csv_holds_every_cell_once_in_machine_units() -> None:
+    rows = make_rows()
+    records = list(csv.DictReader(io.StringIO(comparison_csv(rows))))
+    summary = summarise(rows)
+    assert len(records) == len(summary.cells) == (7 * 4 + 1) * 4
+    assert records[0]["method"] == "full"
+    for record in records:
+        cell = summary.cells[record["method"], float(record["ratio"]), record["benchmark"]]
+        assert float(record["mean"]) == pytest.approx(cell.mean, abs=1e-6)
+        assert float(record["low"]) <= float(record["mean"]) <= float(record["high"])
+    assert {r["standing"] for r in records} == {"reference", "winner", "leading", "behind"}
+
+
+def test_costs_add_what_decoding_needs_besides_kv_and_share_out_the_batch() -> None:
+    sizes = {"kv_bytes": 100, "indexer_bytes": 20, "memory_bytes": 30, "full_kv_bytes": 300}
+    rows = [make_row("indexmem", 0.5, "b", i, 1.0, decode_seconds=12.0, decode_batch=6, **sizes) for i in range(2)]
+    rows[1] |= {"kv_bytes": 200, "kept_min": 3, "kept_max": 9000}
+    (cost,) = costs(pa.Table.from_pylist(rows, schema=ROW_SCHEMA))
+    assert (cost.kv_bytes, cost.extra_bytes, cost.decode_seconds) == (150, 50, 2.0)
+    assert cost.cache_share == pytest.approx(200 / 300)
+    assert (cost.kept_min, cost.kept_max) == (3, 9000)
+
+
+def test_costs_start_with_the_full_cache_and_skip_failed_rows() -> None:
+    found = costs(make_rows(failures=240))  # all of the last method
+    assert found[0].method == "full"
+    assert "random" not in {cost.method for cost in found}

@@ -1,0 +1,36 @@
+"""Rows that fit the schemas, for the tests of RowStore."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from indexmem.results.schema import OK, ROW_SCHEMA, SCHEMA_VERSION
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def example(field: pa.Field) -> Any:
+    if pa.types.is_string(field.type):
+        return ""
+    if pa.types.is_list(field.type):
+        return []
+    return NOON if pa.types.is_timestamp(field.type) else 0
+
+
+def row(cell: str = "c", sample: str = "s/0", repeat: int = 0, **values: Any) -> dict[str, Any]:
+    base = {field.name: example(field) for field in ROW_SCHEMA}
+    key = {"schema_version": SCHEMA_VERSION, "cell_id": cell, "sample_id": sample, "repeat": repeat, "status": OK}
+    return base | key | values
+
+
+def retention(sample: str, values: list[float]) -> dict[str, Any]:
+    key = {"schema_version": SCHEMA_VERSION, "cell_id": "c", "sample_id": sample, "repeat": 0}
+    return key | {"tokens": ["t"] * len(values), "retention": values}
+
+
+def part_files(root: Path) -> list[Path]:
+    return sorted(root.rglob("part-*.parquet"))

@@ -1,0 +1,52 @@
+"""Names that MLflow accepts, and distinct where the originals were."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from mlflow.utils.validation import _validate_metric_name
+
+from indexmem.tracking.naming import MAX_LABEL, clip, labels, metric_name, ratio_label, value_text
+
+
+@given(st.sets(st.text(max_size=300), max_size=6))
+def test_labels_are_accepted_and_distinct(texts: set[str]) -> None:
+    named = labels(texts)
+    assert named.keys() == texts
+    assert len(set(named.values())) == len(texts)
+    for label in named.values():
+        _validate_metric_name(f"score/{label}/r0.50")
+        assert len(label) <= MAX_LABEL
+
+
+def test_labels_stay_readable() -> None:
+    assert labels(["full", "snapkv(window_size=64,kernel=5)"]) == {
+        "full": "full",
+        "snapkv(window_size=64,kernel=5)": "snapkv_window_size_64_kernel_5",
+    }
+
+
+def test_metric_names_keep_their_groups() -> None:
+    assert metric_name("loss/layer 3") == "loss/layer 3"
+    assert metric_name("recall@10%") == "recall_10_"
+
+
+@given(st.sets(st.floats(0, 0.999), min_size=2, max_size=2))
+def test_ratio_labels_differ_where_six_digits_do(ratios: set[float]) -> None:
+    one, other = ratios
+    if f"{one:.6g}" != f"{other:.6g}":
+        assert ratio_label(one) != ratio_label(other)
+    assert ratio_label(0.5) == "r0.50"
+
+
+@given(st.text(max_size=400), st.text(max_size=400), st.integers(80, 200))
+def test_clipped_texts_fit_and_stay_different(one: str, other: str, limit: int) -> None:
+    assert len(clip(one, limit)) <= limit
+    assert clip(one, limit) == one or len(one) > limit
+    assert (clip(one, limit) == clip(other, limit)) == (one == other)
+
+
+def test_values_read_like_overrides() -> None:
+    assert [value_text(v) for v in ("essays", None, True, 0.5, ["a", 1])] == [
+        "essays", "null", "true", "0.5", '["a", 1]',
+    ]  # fmt: skip
