@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from indexmem.results.schema import OK, ROW_SCHEMA, SCHEMA_VERSION
+from indexmem.results.schema import OK, RETENTION_SCHEMA, ROW_SCHEMA, SCHEMA_VERSION
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -28,8 +28,9 @@ def row(cell: str = "c", sample: str = "s/0", repeat: int = 0, **values: Any) ->
 
 
 def retention(sample: str, values: list[float]) -> dict[str, Any]:
+    base = {field.name: example(field) for field in RETENTION_SCHEMA}
     key = {"schema_version": SCHEMA_VERSION, "cell_id": "c", "sample_id": sample, "repeat": 0}
-    return key | {"tokens": ["t"] * len(values), "retention": values}
+    return base | key | {"tokens": ["t"] * len(values), "retention": values}
 
 
 def part_files(root: Path) -> list[Path]:

@@ -70,17 +70,21 @@ def test_processes_may_create_the_database_at_once(tmp_path: Path) -> None:
 
 
 def test_a_database_that_appears_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = tmp_path / "mlflow.db"
+
     class SlowStore:
         def __init__(self, uri: str, artifacts: str) -> None:
-            Path(uri.removeprefix("sqlite:///")).touch()
-            (tmp_path / "mlflow.db").write_bytes(b"made by a faster process")
+            if not database.exists():
+                Path(uri.removeprefix("sqlite:///")).touch()
+                database.write_bytes(b"made by a faster process")
 
         def _dispose_engine(self) -> None:
             pass
 
     monkeypatch.setattr("mlflow.store.tracking.sqlalchemy_store.SqlAlchemyStore", SlowStore)
-    connect(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "artifacts")
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"mlflow.db": b"made by a faster process"}
+    connect(f"sqlite:///{database}", tmp_path / "artifacts")
+    assert list(tmp_path.iterdir()) == [database]
+    assert database.read_bytes() == b"made by a faster process"
 
 
 def test_an_interrupted_creation_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

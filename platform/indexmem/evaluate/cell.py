@@ -180,6 +180,7 @@ def _retention_row(sample: Sample, cell: Cell, tokens: list[str], kept_HK: list[
         "cell_id": cell.id,
         "sample_id": sample.id,
         "repeat": 0,
+        "question": sample.question,
         "tokens": tokens,
         "retention": (counts_L / heads).tolist(),
     }

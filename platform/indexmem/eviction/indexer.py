@@ -30,6 +30,9 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 )
 
 
+NORM_EPS = 1e-6  # given explicitly: torch's default depends on the dtype
+
+
 @dataclass(frozen=True)
 class IndexerShape:
     """Everything that fixes the indexer's parameters, stored in its checkpoint."""
@@ -82,7 +85,7 @@ class Indexer(nn.Module):
         flat_query = query_pre_BQLd.to(self.gate.weight.dtype).transpose(1, 2).flatten(2)
         q = self.q_proj(flat_query).unflatten(-1, (rows, heads, dim))
         alpha = self.gate(hidden).unflatten(-1, (rows, heads)) / (heads * dim) ** 0.5
-        return Features(F.rms_norm(q, (dim,)), F.rms_norm(self.k_proj(hidden), (dim,)), alpha)
+        return Features(F.rms_norm(q, (dim,), eps=NORM_EPS), F.rms_norm(self.k_proj(hidden), (dim,), eps=NORM_EPS), alpha)
 
     def score_rows(self, features: Features, start: int, stop: int) -> Tensor:
         """A[:, :, start:stop, 0:stop] as [B, G, S, T]; one head's z is alive at a time."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from indexmem.eviction.indexer import ACTIVATIONS, Indexer
+from indexmem.eviction.indexer import ACTIVATIONS, NORM_EPS, Indexer
 
 
 def dense_scores(indexer: Indexer, hidden_LD: Tensor, query_pre_QLd: Tensor) -> Tensor:
@@ -21,8 +21,8 @@ def dense_scores(indexer: Indexer, hidden_LD: Tensor, query_pre_QLd: Tensor) -> 
     k = hidden @ indexer.k_proj.weight.double().T
     alpha = (hidden @ indexer.gate.weight.double().T).view(length, shape.rows, shape.heads)
     alpha = alpha / (shape.heads * shape.dim) ** 0.5
-    q = q / (q.square().mean(-1, keepdim=True) + torch.finfo(torch.float32).eps).sqrt()
-    k = k / (k.square().mean(-1, keepdim=True) + torch.finfo(torch.float32).eps).sqrt()
+    q = q / (q.square().mean(-1, keepdim=True) + NORM_EPS).sqrt()
+    k = k / (k.square().mean(-1, keepdim=True) + NORM_EPS).sqrt()
     z_GHST = act(torch.einsum("sghi,ti->ghst", q, k))
     scores_GST = torch.einsum("sgh,ghst->gst", alpha, z_GHST)
     future = torch.ones(length, length, dtype=torch.bool).triu(1)

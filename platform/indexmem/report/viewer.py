@@ -71,10 +71,9 @@ def _sample(rows: pa.Table, retention: pa.Table, sample_id: str, cells: dict[tup
     asked = rows.filter(pc.equal(rows["sample_id"], sample_id)).sort_by("repeat").to_pylist()
     answers = {(row["method"], row["ratio"]): row for row in reversed(asked)}  # the first repeat stays
     references = asked[0]["references"] or []
-    question = retention["question"][numbers[0]].as_py() if "question" in retention.column_names else None
     return {
         "id": sample_id,
-        "question": question or "",
+        "question": retention["question"][numbers[0]].as_py() or "",
         "references": references,
         "tokens": tokens,
         "marked": find_tokens(tokens, references),

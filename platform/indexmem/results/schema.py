@@ -70,6 +70,7 @@ RETENTION_SCHEMA = pa.schema(
         ("cell_id", pa.string()),
         ("sample_id", pa.string()),
         ("repeat", pa.int32()),
+        ("question", pa.string()),
         ("tokens", pa.list_(pa.string())),  # context tokens as text, in order
         ("retention", pa.list_(pa.float32())),  # one value in [0, 1] per context token
     ]

@@ -1,0 +1,114 @@
+"""The streaming indexer against the dense fp64 reference: values, argmax, gradients."""
+
+import pytest
+import torch
+from tiny_models import tiny_config
+from transformers import LlamaConfig
+
+from indexmem.config.schema import IndexerConfig
+from indexmem.eviction.checkpoint import check_geometry, load_indexers, save_indexers, weights_hash
+from indexmem.eviction.indexer import Indexer, IndexerShape, IndexerStack
+from indexmem.eviction.reference import dense_importance
+from indexmem.eviction.streaming import causal_max
+from indexmem.errors import UserError
+from indexmem.models.geometry import Geometry
+
+HIDDEN, QUERY_HEADS, HEAD_DIM = 24, 4, 6
+LENGTHS = (37, 20, 1)
+
+
+def make(scope: str, activation: str = "relu", dtype=torch.float64) -> tuple[Indexer, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    shape = IndexerShape(scope, heads=3, dim=5, activation=activation, rows=2 if scope == "kv_head" else 1)
+    indexer = Indexer(shape, HIDDEN, QUERY_HEADS * HEAD_DIM).to(dtype)
+    hidden = torch.randn(len(LENGTHS), max(LENGTHS), HIDDEN, dtype=dtype)
+    query = torch.randn(len(LENGTHS), QUERY_HEADS, max(LENGTHS), HEAD_DIM, dtype=dtype)
+    return indexer, hidden, query
+
+
+@pytest.mark.parametrize("block", [1, 7, 16, 64])
+@pytest.mark.parametrize("scope", ["layer", "kv_head"])
+@pytest.mark.parametrize("activation", ["relu", "softplus", "identity"])
+def test_values_and_gradients_equal_the_dense_reference(scope, activation, block):
+    indexer, hidden, query = make(scope, activation)
+    lengths = torch.tensor(LENGTHS)
+    weights = torch.randn(len(LENGTHS), indexer.shape.rows, max(LENGTHS), dtype=torch.float64)
+
+    fast = indexer.importance(indexer.features(hidden, query), lengths, block)
+    fast_loss = (fast * weights).sum()
+    fast_gradients = torch.autograd.grad(fast_loss, list(indexer.parameters()))
+
+    slow_loss = torch.zeros((), dtype=torch.float64)
+    for b, length in enumerate(LENGTHS):
+        slow = dense_importance(indexer, hidden[b, :length], query[b, :, :length])
+        torch.testing.assert_close(fast[b, :, :length], slow, atol=1e-9, rtol=1e-9)
+        assert (fast[b, :, length:] == 0).all()
+        slow_loss = slow_loss + (slow * weights[b, :, :length]).sum()
+    for fast_gradient, slow_gradient in zip(
+        fast_gradients, torch.autograd.grad(slow_loss, list(indexer.parameters())), strict=True
+    ):
+        torch.testing.assert_close(fast_gradient, slow_gradient, atol=1e-9, rtol=1e-9)
+
+
+def test_inference_gives_the_same_values_without_autograd():
+    indexer, hidden, query = make("kv_head")
+    lengths = torch.tensor(LENGTHS)
+    with torch.no_grad():
+        without = indexer(hidden, query, lengths)
+    torch.testing.assert_close(without, indexer(hidden, query, lengths).detach(), atol=1e-12, rtol=0)
+
+
+def test_padding_content_plays_no_part():
+    indexer, hidden, query = make("kv_head")
+    lengths = torch.tensor(LENGTHS)
+    before = indexer(hidden, query, lengths)
+    for b, length in enumerate(LENGTHS):
+        hidden[b, length:], query[b, :, length:] = 1e6, -1e6
+    torch.testing.assert_close(indexer(hidden, query, lengths), before, atol=0, rtol=0)
+
+
+def test_fp32_stays_close_to_fp64():
+    single, hidden, query = make("layer", dtype=torch.float32)
+    lengths = torch.tensor(LENGTHS)
+    fast = single(hidden, query, lengths)
+    double = single.double()(hidden.double(), query.double(), lengths)
+    torch.testing.assert_close(fast.double(), double, atol=1e-5, rtol=1e-4)
+
+
+def test_causal_max_gives_the_earliest_winner_and_no_future():
+    scores = torch.tensor([[0.0, 9.0, 9.0], [1.0, 2.0, 9.0], [1.0, 3.0, 4.0]]).view(1, 1, 3, 3)
+    for block in (1, 2, 3):
+        values, winners = causal_max(lambda a, b: scores[:, :, a:b, :b].clone(), torch.tensor([3]), 1, block)
+        assert values.flatten().tolist() == [1.0, 3.0, 4.0]
+        assert winners.flatten().tolist() == [1, 2, 2]
+
+
+def test_parameter_count_of_the_paper():
+    """Llama-3.1-8B: 622,592 a layer, 19,922,944 in all (paper section 4: 19.92M)."""
+    config = LlamaConfig(
+        hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, vocab_size=128256
+    )
+    geometry = Geometry.of(config)
+    with torch.device("meta"):
+        indexers = IndexerStack(IndexerShape.of(IndexerConfig(scope="layer"), geometry), geometry)
+    assert indexers.parameter_count == 19_922_944
+    assert sum(p.numel() for p in indexers[0].parameters()) == 622_592
+
+
+def test_checkpoint_round_trip_and_foreign_geometry(tmp_path):
+    geometry = Geometry.of(tiny_config("llama"))
+    indexers = IndexerStack(IndexerShape.of(IndexerConfig(), geometry), geometry)
+    save_indexers(indexers, tmp_path / "a", {"step": 3})
+    loaded = load_indexers(tmp_path / "a")
+    for name, tensor in indexers.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor)
+    first = weights_hash(tmp_path / "a")
+    with torch.no_grad():
+        indexers[0].gate.weight[0, 0] += 1
+    save_indexers(indexers, tmp_path / "b", {"step": 3})
+    assert weights_hash(tmp_path / "b") != first
+    other = Geometry.of(tiny_config("llama", num_hidden_layers=5, head_dim=8))
+    with pytest.raises(UserError, match=r"layers: checkpoint 3, model 5; head_dim: checkpoint 16, model 8"):
+        check_geometry(tmp_path / "a", other)
+    with pytest.raises(UserError, match="not an indexer checkpoint"):
+        load_indexers(tmp_path)

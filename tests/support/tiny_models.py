@@ -1,0 +1,73 @@
+"""Seeded two- and three-layer models of every supported family, with a tokenizer that fits them."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import torch
+from tiny_tokenizers import tiny_tokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from indexmem.models.attention import ATTENTION_NAME, register_attention
+from indexmem.models.backbone import Backbone
+from indexmem.models.geometry import Geometry
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")
+VOCABULARY = 512
+
+
+def tiny_config(family: str, **changes):
+    """GQA 4/2, head_dim 16 with hidden size 48 != 4 * 16 where the family allows it."""
+    settings = dict(
+        vocab_size=VOCABULARY,
+        hidden_size=48,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=1024,
+        pad_token_id=0,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    if family in ("qwen2", "phi3"):
+        settings["hidden_size"] = 64
+    if family == "mistral":
+        settings["sliding_window"] = None
+    return AutoConfig.for_model(family, **(settings | changes))
+
+
+@cache
+def tiny_model(family: str, attention: str = ATTENTION_NAME, seed: int = 0) -> PreTrainedModel:
+    register_attention()
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(tiny_config(family), attn_implementation=attention, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Larger weights: attention that prefers some tokens. Uneven norm weights: a k_norm of ones would give all
+            # keys the same length, which Knorm cannot rank.
+            parameter.mul_(4.0 if parameter.dim() > 1 else 0.5 + torch.rand_like(parameter))
+    model.generation_config.eos_token_id = 1
+    return model.eval().requires_grad_(False)
+
+
+def tiny_backbone(family: str = "llama") -> Backbone:
+    model = tiny_model(family)
+    return Backbone(model, tiny_tokenizer(), Geometry.of(model.config), f"tiny-{family}")
+
+
+def save_tiny_model(folder: Path, family: str = "llama", **changes) -> Path:
+    """A model folder on disk, for tests that go through a spec."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(tiny_config(family, **changes), dtype=torch.float32)
+    model.generation_config.eos_token_id = 1
+    model.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def random_ids(length: int, seed: int = 0) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(2, VOCABULARY, (length,), generator=generator).tolist()
