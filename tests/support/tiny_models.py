@@ -69,5 +69,6 @@ def save_tiny_model(folder: Path, family: str = "llama", **changes) -> Path:
 
 
 def random_ids(length: int, seed: int = 0) -> list[int]:
+    """Distinct tokens: a repeated one has equal key norms in the first layer, and ties are no test of a ranking."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(2, VOCABULARY, (length,), generator=generator).tolist()
+    return (torch.randperm(VOCABULARY - 2, generator=generator)[:length] + 2).tolist()

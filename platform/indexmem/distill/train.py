@@ -69,10 +69,15 @@ def _worker(config: dict[str, Any]) -> None:
     )
 
 
-def train(experiment: Experiment, run: DistillRun, on_progress: Callable[[Sequence[dict[str, Any]]], None]) -> None:
+def train(
+    experiment: Experiment,
+    run: DistillRun,
+    on_progress: Callable[[Sequence[dict[str, Any]]], None],
+    poll_seconds: float = PROGRESS_SECONDS,
+) -> None:
     """Train to the end and leave the indexers in `run.final`; a run already begun goes on from its last checkpoint.
 
-    `on_progress` gets all metric rows so far, every few seconds and once at the end.
+    `on_progress` gets all metric rows so far, every `poll_seconds` and once at the end.
     """
     config = experiment.distill
     history = History(run.history, span=config.checkpoint_every)
@@ -90,7 +95,7 @@ def train(experiment: Experiment, run: DistillRun, on_progress: Callable[[Sequen
     stop = threading.Event()
 
     def watch() -> None:
-        while not stop.wait(PROGRESS_SECONDS):
+        while not stop.wait(poll_seconds):
             on_progress(history.read())
 
     watcher = threading.Thread(target=watch, daemon=True)

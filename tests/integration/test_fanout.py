@@ -1,0 +1,111 @@
+"""The fan-out: an actor that dies costs nothing, a cell that cannot run is a row that says so."""
+
+from dataclasses import replace
+
+import psutil
+import pytest
+from tiny_models import save_tiny_model
+
+from indexmem.config.load import with_overrides
+from indexmem.config.schema import MethodConfig
+from indexmem.errors import UserError
+from indexmem.evaluate.cell import CellEvaluator
+from indexmem.evaluate.fanout import run_grid
+from indexmem.evaluate.grid import plan
+
+pytestmark = pytest.mark.ray
+
+PROVENANCE = {"git_commit": "c0ffee", "versions": {"python": "3"}, "host": "test"}
+ANSWER = ("cell_id", "sample_id", "prediction", "score", "kept_min", "kept_max", "kv_bytes", "status")
+
+
+def answers(rows) -> set[tuple]:
+    return {tuple(row[name] for name in ANSWER) for row in rows}
+
+
+def undisturbed(spec, grid) -> set[tuple]:
+    evaluator = CellEvaluator.load(spec, grid.methods, grid.checkpoint, PROVENANCE)
+    return answers(row for task in grid.todo() for row in evaluator.evaluate(task.sample, task.cells, False)[0])
+
+
+def actors() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children(recursive=True) if "ray::Evaluator" in " ".join(p.cmdline())]
+
+
+def test_killed_actors_cost_no_row_and_repeat_none(local_ray, spec):
+    grid = plan(spec)
+    expected = undisturbed(spec, grid)
+    kills = []
+
+    def kill(progress):
+        if len(kills) < 3 and progress.done < progress.total and (victims := actors()):
+            victims[0].kill()
+            kills.append(victims[0].pid)
+
+    progress = run_grid(spec, grid, PROVENANCE, kill)
+    assert len(set(kills)) == 3
+    assert (progress.done, progress.failed) == (grid.row_count, 0)
+    rows = grid.store.read(grid.partitions).to_pylist()
+    assert answers(rows) == expected
+    assert len(rows) == grid.row_count == 2 * 7 * 6
+    assert grid.todo() == []
+    # A second run finds nothing to do, and starts no actor.
+    before = {p.pid for p in actors()}
+    assert run_grid(spec, grid, PROVENANCE).done == grid.row_count
+    assert {p.pid for p in actors()} <= before
+    examples = grid.store.read(grid.partitions, "retention").to_pylist()
+    assert {row["sample_id"].split("/")[1] for row in examples} == {"0", "1"}
+    for row in examples:
+        kept = sum(row["retention"]) / len(row["retention"])
+        (measured,) = [r["measured_ratio"] for r in rows if (r["cell_id"], r["sample_id"]) == (row["cell_id"], row["sample_id"])]
+        assert kept == pytest.approx(1 - measured, abs=1e-4)
+
+
+def test_more_samples_run_only_what_is_new(local_ray, spec):
+    few = with_overrides(spec, ["grid.samples=2", "grid.methods=[full, knorm]"])
+    run_grid(few, plan(few), PROVENANCE)
+    more = with_overrides(spec, ["grid.samples=3", "grid.methods=[full, knorm, random]"])
+    grid = plan(more)
+    assert sorted((t.sample.id, len(t.cells)) for t in grid.todo()) == [
+        ("niah_multikey_1/0", 2),
+        ("niah_multikey_1/1", 2),
+        ("niah_multikey_1/2", 5),
+        ("niah_single_1/0", 2),
+        ("niah_single_1/1", 2),
+        ("niah_single_1/2", 5),
+    ]
+
+
+def test_a_method_that_fails_gives_failed_rows_and_the_others_go_on(local_ray, spec):
+    small = with_overrides(spec, ["grid.samples=1", "grid.methods=[full, snapkv]", "grid.benchmarks=[niah_single_1]"])
+    grid = plan(small)
+    too_wide = MethodConfig(name="snapkv", params={"window_size": 9999})  # what a plan would refuse
+    progress = run_grid(small, replace(grid, methods={**grid.methods, "snapkv": too_wide}), PROVENANCE)
+    rows = grid.store.read(grid.partitions).to_pylist()
+    assert (progress.done, progress.failed) == (3, 2)
+    assert {(row["method"], row["status"], row["error_class"]) for row in rows} == {
+        ("full", "ok", None),
+        ("snapkv", "failed", "AssertionError"),
+    }
+    assert "greater than the window size 9999" in next(r["error_message"] for r in rows if r["status"] == "failed")
+    assert run_grid(small, grid, PROVENANCE).failed == 0, "a restart tries failed cells again"
+    assert set(grid.store.read(grid.partitions)["status"].to_pylist()) == {"ok"}
+
+
+def test_a_model_that_cannot_load_gives_failed_rows_and_an_end(local_ray, spec, tmp_path):
+    once = with_overrides(spec, ["grid.samples=1", "grid.methods=[full]", "grid.benchmarks=[niah_single_1]"])
+    grid = plan(once)
+    (tmp_path / "model" / "model.safetensors").unlink()
+    progress = run_grid(once, grid, PROVENANCE)
+    (row,) = grid.store.read(grid.partitions).to_pylist()
+    assert (progress.failed, row["status"]) == (1, "failed")
+    assert "model.safetensors" in row["error_message"] or "safetensors" in row["error_message"]
+    save_tiny_model(tmp_path / "model")
+    assert run_grid(once, grid, PROVENANCE).failed == 0
+    assert grid.store.read(grid.partitions)["status"].to_pylist() == ["ok"]
+
+
+def test_actors_that_can_never_fit_are_refused(local_ray, spec):
+    wide = with_overrides(spec, ["grid.cpus_per_actor=64", "grid.actors=1"])
+    with pytest.raises(UserError, match="64 CPU and 0 GPU each do not fit this cluster"):
+        run_grid(wide, plan(wide), PROVENANCE)

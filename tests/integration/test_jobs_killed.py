@@ -1,0 +1,94 @@
+"""The job scripts as a user runs them, killed with SIGKILL again and again: nothing lost, nothing repeated."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mlflow
+import pyarrow.parquet as pq
+import pytest
+
+from indexmem.config.load import load
+from indexmem.distill.history import History
+from indexmem.distill.runs import DistillRun
+from indexmem.evaluate.grid import plan
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def start(job: str, spec_file: Path) -> subprocess.Popen:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment.pop("RAY_ADDRESS", None)
+    return subprocess.Popen(
+        [sys.executable, str(REPOSITORY / "jobs" / job), str(spec_file), "grid.methods=[full, indexer, knorm]"],
+        env=environment,
+        cwd=spec_file.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def kill_when(process: subprocess.Popen, ready, limit: float = 90) -> None:
+    """SIGKILL the driver once `ready()`; its Ray processes end by themselves."""
+    deadline = time.monotonic() + limit
+    while not ready() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert process.poll() is None, process.stdout.read()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def finish(process: subprocess.Popen) -> str:
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, output
+    return output
+
+
+@pytest.mark.ray
+def test_distill_then_eval_killed_and_started_again(spec_file):
+    overrides = ["grid.methods=[full, indexer, knorm]"]
+    spec = load(spec_file, overrides)
+    run = DistillRun.of(spec)
+    checkpoints = lambda: list((run.folder / "train").glob("checkpoint_*"))  # noqa: E731
+    kill_when(start("distill.py", spec_file), checkpoints)
+    assert not run.finished
+    reached = History(run.history, span=5).read()[-1]["step"]
+    output = finish(start("distill.py", spec_file))
+    assert "trained 30 steps" in output
+    steps = [row["step"] for row in History(run.history, span=5).read()]
+    assert steps == list(range(30))
+    assert reached >= 4
+    assert "already trained" in finish(start("distill.py", spec_file))
+
+    grid = plan(spec)
+    rng = random.Random(0)
+    parts = lambda: list((Path(spec.run.root) / "results" / "rows").glob("*/part-*.parquet"))  # noqa: E731
+    for _ in range(2):
+        target = len(parts()) + rng.randint(1, 3)
+        kill_when(start("eval_grid.py", spec_file), lambda target=target: len(parts()) >= target)
+    seen = len(parts())
+    assert 2 <= seen < 12, "killed in the middle"
+    output = finish(start("eval_grid.py", spec_file))
+    assert "full cache, nothing evicted" in output
+    assert "Report: " in output
+    assert grid.todo() == []
+    keys = [
+        tuple(row.values())
+        for part in parts()
+        for row in pq.read_table(part, columns=["cell_id", "sample_id", "repeat"]).to_pylist()
+    ]
+    assert len(keys) == len(set(keys)) == grid.row_count, "every row once on disk: none lost, none repeated"
+
+    client = mlflow.MlflowClient(f"sqlite:///{spec.run.root}/mlflow.db")
+    (distilled,) = client.search_runs([client.get_experiment_by_name("indexmem/distill").experiment_id])
+    assert [m.step for m in client.get_metric_history(distilled.info.run_id, "loss")] == list(range(30))
+    runs = client.search_runs([client.get_experiment_by_name("indexmem/eval").experiment_id], max_results=1000)
+    cells = [r.data.tags["indexmem.cell_id"] for r in runs if "indexmem.cell_id" in r.data.tags]
+    assert sorted(cells) == sorted(grid.cell_ids)
+    assert "0 of" in finish(start("eval_grid.py", spec_file))

@@ -1,0 +1,47 @@
+"""Ray Train: DDP over two workers gives what one process gives, also when a worker is killed on the way."""
+
+import psutil
+import pytest
+import torch
+
+from indexmem.config.load import with_overrides
+from indexmem.distill.history import History
+from indexmem.distill.loop import LocalContext, distill
+from indexmem.distill.runs import DistillRun
+from indexmem.distill.train import train
+from indexmem.eviction.checkpoint import load_indexers
+
+pytestmark = pytest.mark.ray
+
+
+def train_workers() -> list[psutil.Process]:
+    processes = psutil.Process().children(recursive=True)
+    return [p for p in processes if "RayTrainWorker" in " ".join(p.cmdline()) or "RayTrainWorker" in p.name()]
+
+
+def test_two_workers_one_killed_equal_one_process(local_ray, spec, tmp_path):
+    single = with_overrides(spec, ["distill.workers=1", "distill.batch_size=2"])
+    distill(single, LocalContext(tmp_path / "single"), History(tmp_path / "history"))
+    expected = load_indexers(tmp_path / "single" / "step-00000030").state_dict()
+
+    # Enough steps to be caught in the middle: progress is polled, so kill at the first sign of a checkpoint.
+    run = DistillRun.of(spec)
+    killed = []
+
+    def kill_one(history):
+        if not killed and history and history[-1]["step"] >= 5:
+            victims = train_workers()
+            if victims:
+                victims[-1].kill()
+                killed.append(victims[-1].pid)
+
+    train(spec, run, kill_one, poll_seconds=0.05)
+    assert killed, "no worker was killed: the test did not test"
+    assert run.finished
+    # Sums in another order flip near-ties of the maximum, so equal only up to small steps of Adam (lr 0.01).
+    for name, tensor in load_indexers(run.final).state_dict().items():
+        torch.testing.assert_close(tensor, expected[name], atol=1e-3, rtol=0)
+    losses = [[row["loss"] for row in h.read()] for h in (History(run.history, span=5), History(tmp_path / "history"))]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert [row["step"] for row in History(run.history, span=5).read()] == list(range(30))
+    assert not (run.final / "state.pt").exists(), "the published indexer carries no optimizer state"

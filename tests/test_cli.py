@@ -1,0 +1,102 @@
+"""Mistakes end with one clear message and exit code 2, before Ray is started."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from tiny_models import save_tiny_model
+from tiny_tokenizers import TEXT
+
+from indexmem.cli import main
+from indexmem.config.schema import IndexerConfig
+from indexmem.eviction.checkpoint import save_indexers
+from indexmem.eviction.indexer import IndexerShape, IndexerStack
+from indexmem.models.geometry import Geometry
+from tiny_models import tiny_config
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("indexmem.runtime.cluster", lambda *a, **k: pytest.fail("Ray was about to start"))
+    monkeypatch.setattr("indexmem.commands.cluster", lambda *a, **k: pytest.fail("Ray was about to start"))
+    save_tiny_model(tmp_path / "model")
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "empty").mkdir()
+    other = Geometry.of(tiny_config("llama", num_hidden_layers=5))
+    save_indexers(IndexerStack(IndexerShape.of(IndexerConfig(), other), other), tmp_path / "foreign")
+    spec = {
+        "model": {"id": str(tmp_path / "model")},
+        "distill": {"texts": [str(tmp_path / "text.txt")], "length": 96},
+        "grid": {
+            "methods": ["full", "knorm"],
+            "benchmarks": ["niah_single_1"],
+            "length": 640,
+            "samples": 1,
+            "haystack": str(tmp_path / "text.txt"),
+        },
+        "run": {"root": str(tmp_path / "runs")},
+    }
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    return tmp_path
+
+
+MISTAKES = {
+    "unknown key": ("eval", ["grid.rations=[0.5]"], "unknown key 'grid.rations'. Did you mean 'ratios'?"),
+    "unknown method": ("eval", ["grid.methods=[snapvk]"], "Unknown method 'snapvk'. Did you mean 'snapkv'?"),
+    "ratio": ("eval", ["grid.ratios=[1.5]"], "'grid.ratios.0': input should be less than 1, got 1.5"),
+    "unknown benchmark": ("eval", ["grid.benchmarks=[niah_singel_1]"], "niah_single_1"),
+    "missing model path": ("eval", ["model.id=./nowhere/model"], "nowhere/model does not exist"),
+    "missing model path, training": ("distill", ["model.id=./nowhere/model"], "nowhere/model does not exist"),
+    "unknown model": ("distill", ["model.id=smollm"], "Unknown model 'smollm'. Built-in models: smollm2-135m-instruct"),
+    "foreign checkpoint": (
+        "eval",
+        ["grid.methods=[full, indexer]", "indexer.checkpoint={folder}/foreign"],
+        "was trained for another geometry (layers: checkpoint 5, model 3)",
+    ),
+    "no checkpoint": ("eval", ["grid.methods=[full, indexer]"], "Run `python jobs/distill.py SPEC` first"),
+    "empty text folder": ("distill", ["distill.texts=[{folder}/empty]"], "empty"),
+    "empty haystack": ("eval", ["grid.haystack={folder}/empty"], "empty"),
+    "prompt longer than the context": ("eval", ["grid.length=4096"], "model's context of 1024 tokens"),
+    "text longer than the context": ("distill", ["distill.length=4096"], "model's context of 1024 tokens"),
+    "prompt too short for a method": ("eval", ["grid.methods=[{{name: snapkv, params: {{window_size: 400}}}}]"], "at least 401"),
+    "twice the same": ("eval", ["grid.methods=[knorm, knorm]"], "lists a method twice"),
+    "not an override": ("eval", ["grid.samples"], "not of the form a.b=value"),
+    "a secret": ("eval", ["tracking.password=x"], "looks like a secret"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_exit_with_2_and_one_message(folder, capsys, name):
+    verb, overrides, message = MISTAKES[name]
+    code = main([verb, str(folder / "spec.yaml"), *(o.format(folder=folder) for o in overrides)])
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.err.count("error: ") == 1
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_missing_spec_names_the_nearest(folder, capsys):
+    assert main(["eval", str(folder / "spek.yaml")]) == 2
+    assert "Did you mean" in capsys.readouterr().err
+
+
+def test_dry_runs_print_a_plan_and_start_nothing(folder, capsys):
+    assert main(["distill", str(folder / "spec.yaml"), "--dry-run"]) == 0
+    assert main(["eval", str(folder / "spec.yaml"), "grid.methods=[full, indexer, knorm]", "--dry-run"]) == 0
+    text = capsys.readouterr().err
+    assert "3 methods, 9 cells, 1 samples of 640 tokens" in text
+    assert "9 of 9 rows = 1 prefills" in text
+    assert not (folder / "runs").exists()
+
+
+def test_help_is_fast_to_import_and_touches_no_heavy_library():
+    code = "import sys; from indexmem.cli import main\ntry:\n main(['eval', '--help'])\nexcept SystemExit: pass\n"
+    code += "print([m for m in ('torch', 'ray', 'mlflow', 'transformers') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")

@@ -1,0 +1,100 @@
+"""The rules of the tree, held by a test: import direction, who may import what, names that would shadow others."""
+
+import ast
+import platform
+from pathlib import Path
+
+import pytest
+import yaml
+
+from indexmem.cli import main
+from indexmem.config.load import load
+
+REPOSITORY = Path(__file__).parents[1]
+PACKAGE = REPOSITORY / "platform" / "indexmem"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+SPECS = sorted((REPOSITORY / "sweeps").rglob("*.yaml"))
+
+# A folder may import the folders named here (and itself); `evaluate` stands on everything below it.
+ALLOWED = {
+    "config": set(),
+    "models": {"config"},
+    "eviction": {"config", "models"},
+    "engine": {"config", "models", "eviction"},
+    "distill": {"config", "models", "eviction"},
+    "benchmarks": {"config", "models"},
+    "results": {"config"},
+    "tracking": {"config", "results"},
+    "report": {"config", "results"},
+    "evaluate": {"config", "models", "eviction", "engine", "distill", "benchmarks", "results"},
+}
+ONLY_IN = {
+    "ray": {"runtime.py", "distill/train.py", "evaluate/fanout.py"},
+    "mlflow": {"tracking"},
+    "kvpress": {"eviction/methods.py"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_one_way(path):
+    place = path.relative_to(PACKAGE)
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "indexmem" and place.parts[0] in ALLOWED and len(parts) > 1:
+            target = parts[1]
+            if target in ALLOWED and target != place.parts[0]:
+                assert target in ALLOWED[place.parts[0]], f"{place} imports indexmem.{target}"
+            assert target not in ("cli", "commands"), f"{place} imports the command line"
+        if parts[0] in ONLY_IN:
+            homes = ONLY_IN[parts[0]]
+            assert any(str(place) == home or place.parts[0] == home for home in homes), f"{place} imports {parts[0]}"
+
+
+def test_no_file_outgrows_its_responsibility():
+    lines = {path.relative_to(PACKAGE): len(path.read_text().splitlines()) for path in MODULES}
+    assert {str(path): count for path, count in lines.items() if count > 300} == {}
+
+
+def test_platform_stays_the_standard_library():
+    assert not (REPOSITORY / "platform" / "__init__.py").exists()
+    assert not (REPOSITORY / "platform" / "platform.py").exists()
+    assert platform.python_implementation()
+
+
+def test_jobs_are_thin_and_shadow_no_module():
+    jobs = sorted((REPOSITORY / "jobs").glob("*.py"))
+    assert jobs
+    for job in jobs:
+        text = job.read_text()
+        assert len(text.splitlines()) <= 40
+        assert f"python jobs/{job.name} sweeps/" in text, "opens with the command that runs it"
+        assert job.stem not in {"evaluate", "datasets", "ray", "mlflow", "profile", "platform", "torch", "kvpress"}
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda p: p.name)
+def test_every_spec_validates(path):
+    assert load(path).name
+
+
+def test_no_machine_paths_in_specs():
+    for path in SPECS:
+        text = yaml.safe_dump(yaml.safe_load(path.read_text()))
+        assert not any(word in text for word in ("/home/", "/root/", "/tmp/"))
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("path", [p for p in SPECS if p.name != "base.yaml"], ids=lambda p: p.name)
+def test_every_spec_dry_runs(path, tmp_path, capsys):
+    assert main(["eval", str(path), f"run.root={tmp_path}", "--dry-run"]) == 0
+    assert "to do: " in capsys.readouterr().err
