@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tiny_models import save_tiny_model
+from tiny_models import save_tiny_model, tiny_config
 from tiny_tokenizers import TEXT
 
 from indexmem.cli import main
@@ -14,7 +14,6 @@ from indexmem.config.schema import IndexerConfig
 from indexmem.eviction.checkpoint import save_indexers
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.models.geometry import Geometry
-from tiny_models import tiny_config
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -62,7 +61,11 @@ MISTAKES = {
     "empty haystack": ("eval", ["grid.haystack={folder}/empty"], "empty"),
     "prompt longer than the context": ("eval", ["grid.length=4096"], "model's context of 1024 tokens"),
     "text longer than the context": ("distill", ["distill.length=4096"], "model's context of 1024 tokens"),
-    "prompt too short for a method": ("eval", ["grid.methods=[{{name: snapkv, params: {{window_size: 400}}}}]"], "at least 401"),
+    "prompt too short for a method": (
+        "eval",
+        ["grid.methods=[{{name: snapkv, params: {{window_size: 400}}}}]"],
+        "at least 401",
+    ),
     "twice the same": ("eval", ["grid.methods=[knorm, knorm]"], "lists a method twice"),
     "not an override": ("eval", ["grid.samples"], "not of the form a.b=value"),
     "a secret": ("eval", ["tracking.password=x"], "looks like a secret"),

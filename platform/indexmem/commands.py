@@ -113,7 +113,9 @@ def _check_distill(experiment: Experiment) -> DistillRun:
             f"Use distill.length={geometry.max_positions} or less."
         )
     if config.length <= experiment.target.sinks + 1:
-        raise UserError(f"distill.length={config.length} leaves no tokens after target.sinks={experiment.target.sinks}.")
+        raise UserError(
+            f"distill.length={config.length} leaves no tokens after target.sinks={experiment.target.sinks}."
+        )
     if not config.texts:
         raise UserError("distill.texts is empty. Example: distill.texts='[king-james]'")
     load_texts(config.texts)
@@ -162,7 +164,9 @@ def _write_report(experiment: Experiment, grid: GridPlan, rows: pa.Table) -> Pat
     history: list[dict[str, Any]] = []
     if grid.checkpoint is not None and not experiment.indexer.checkpoint:
         history = History(DistillRun.of(experiment).history, span=experiment.distill.checkpoint_every).read()
-    return write_report(experiment, rows, retention, run_root(experiment) / "reports" / f"{experiment.name}.html", history)
+    return write_report(
+        experiment, rows, retention, run_root(experiment) / "reports" / f"{experiment.name}.html", history
+    )
 
 
 def _print_plan(experiment: Experiment, grid: GridPlan) -> None:
@@ -198,7 +202,8 @@ class _TrainingMeter:
         loss = sum(row["loss"] for row in recent) / len(recent)
         rate = sum(row["tokens_per_second"] for row in recent) / len(recent)
         tokens = self.experiment.distill.workers * self.experiment.distill.batch_size * self.experiment.distill.length
-        say(f"  step {step}/{total}  loss {loss:.4f}  {rate:.0f} tokens/s  about {(total - step) * tokens / rate:.0f} s left")
+        left = (total - step) * tokens / rate
+        say(f"  step {step}/{total}  loss {loss:.4f}  {rate:.0f} tokens/s  about {left:.0f} s left")
         self.printed_at, self.printed_step = time.monotonic(), step
         if self.sink is not None:
             self.sink.publish_distill(self.experiment, self.run.id, history)

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from indexmem.errors import UserError
 
@@ -34,7 +35,7 @@ def cluster(address: str | None = None, cpus: int | None = None) -> Iterator[Non
         for name in ("INDEXMEM_HOME", "INDEXMEM_GIT_COMMIT", "MLFLOW_TRACKING_URI", "HF_HOME", "HF_HUB_OFFLINE")
         if name in os.environ
     }
-    options = {"num_cpus": cpus, "include_dashboard": False} if address is None else {}
+    options: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False} if address is None else {}
     try:
         ray.init(
             address=address or "local",

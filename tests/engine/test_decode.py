@@ -92,7 +92,9 @@ def test_batches_that_do_not_fit_are_halved(monkeypatch):
     answers = decode(backbone, rows, PLENTY)
     assert [a.token_ids for a in answers] == expected
     assert max(a.batch for a in answers) <= 5
-    monkeypatch.setattr(decoding, "_decode_batch", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("never fits")))
+    monkeypatch.setattr(
+        decoding, "_decode_batch", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("never fits"))
+    )
     with pytest.raises(torch.OutOfMemoryError):
         decode(backbone, rows, PLENTY)
 

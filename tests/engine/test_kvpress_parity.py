@@ -5,8 +5,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, pipeline
 
-from indexmem.config.schema import Experiment
 from indexmem.config.load import validate
+from indexmem.config.schema import Experiment
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.grid import plan
 from indexmem.models.assets import ensure_model

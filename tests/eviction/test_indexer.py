@@ -6,11 +6,11 @@ from tiny_models import tiny_config
 from transformers import LlamaConfig
 
 from indexmem.config.schema import IndexerConfig
+from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import check_geometry, load_indexers, save_indexers, weights_hash
 from indexmem.eviction.indexer import Indexer, IndexerShape, IndexerStack
 from indexmem.eviction.reference import dense_importance
 from indexmem.eviction.streaming import causal_max
-from indexmem.errors import UserError
 from indexmem.models.geometry import Geometry
 
 HIDDEN, QUERY_HEADS, HEAD_DIM = 24, 4, 6

@@ -105,7 +105,10 @@ def test_random_is_deterministic_and_differs_by_layer_and_seed():
     ("config", "message"),
     [
         ({"name": "snapvk"}, r"Unknown method 'snapvk'. Did you mean 'snapkv'\? Methods: full, indexer"),
-        ({"name": "snapkv", "params": {"windowsize": 3}}, "unknown parameter 'windowsize'. Allowed: window_size, kernel"),
+        (
+            {"name": "snapkv", "params": {"windowsize": 3}},
+            "unknown parameter 'windowsize'. Allowed: window_size, kernel",
+        ),
         ({"name": "full", "params": {"x": 1}}, "unknown parameter 'x'. Allowed: none"),
         ({"name": "indexer"}, "needs a trained checkpoint"),
     ],

@@ -57,7 +57,9 @@ def test_killed_actors_cost_no_row_and_repeat_none(local_ray, spec):
     assert {row["sample_id"].split("/")[1] for row in examples} == {"0", "1"}
     for row in examples:
         kept = sum(row["retention"]) / len(row["retention"])
-        (measured,) = [r["measured_ratio"] for r in rows if (r["cell_id"], r["sample_id"]) == (row["cell_id"], row["sample_id"])]
+        (measured,) = [
+            r["measured_ratio"] for r in rows if (r["cell_id"], r["sample_id"]) == (row["cell_id"], row["sample_id"])
+        ]
         assert kept == pytest.approx(1 - measured, abs=1e-4)
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from kvpress.utils import get_prerope_key_states, get_prerope_query_states
 from tiny_models import FAMILIES, random_ids, tiny_config, tiny_model
+from transformers import GPT2Config
 
 from indexmem.errors import UserError
 from indexmem.models.attention import attention_layers, tapping, unrotate
@@ -65,7 +66,5 @@ def test_geometry_reads_configs_and_refuses_what_it_cannot_handle():
     assert geometry.kv_bytes(10, 4) == 2 * 3 * 2 * 16 * 10 * 4
     with pytest.raises(UserError, match="sliding-window attention of 128"):
         Geometry.of(tiny_config("mistral", sliding_window=128))
-    with pytest.raises(UserError, match="'gpt2' is not supported. Supported: llama"):
-        from transformers import GPT2Config
-
+    with pytest.raises(UserError, match=r"'gpt2' is not supported. Supported: llama"):
         Geometry.of(GPT2Config())

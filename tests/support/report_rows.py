@@ -117,7 +117,10 @@ def make_retention(rows: pa.Table, tokens: int = 1200, seed: int = 0) -> pa.Tabl
         keep[place : place + len(needle)] = 1.0 if row["score"] else 0.1
         keep = np.ones(tokens) if row["method"] == "full" else keep
         identity = {name: row[name] for name in ("schema_version", "cell_id", "sample_id", "repeat")}
-        out.append(identity | {"question": f"Which number?{HOSTILE}", "tokens": words[:tokens], "retention": keep[:tokens].tolist()})
+        out.append(
+            identity
+            | {"question": f"Which number?{HOSTILE}", "tokens": words[:tokens], "retention": keep[:tokens].tolist()}
+        )
     return pa.Table.from_pylist(out, schema=RETENTION_SCHEMA)
 
 

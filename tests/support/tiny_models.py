@@ -19,19 +19,19 @@ VOCABULARY = 512
 
 def tiny_config(family: str, **changes):
     """GQA 4/2, head_dim 16 with hidden size 48 != 4 * 16 where the family allows it."""
-    settings = dict(
-        vocab_size=VOCABULARY,
-        hidden_size=48,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=1024,
-        pad_token_id=0,
-        bos_token_id=0,
-        eos_token_id=1,
-    )
+    settings = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 48,
+        "intermediate_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 1024,
+        "pad_token_id": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    }
     if family in ("qwen2", "phi3"):
         settings["hidden_size"] = 64
     if family == "mistral":

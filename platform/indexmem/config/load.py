@@ -31,7 +31,9 @@ def validate(raw: Mapping[str, Any], source: str) -> Experiment:
     """Validate a merged mapping; `source` is named in complaints."""
     for key in _leaf_keys(raw):
         if any(word in key.lower() for word in SECRET_WORDS):
-            raise UserError(f"{source}: '{key}' looks like a secret. Specs are published to MLflow; use the environment.")
+            raise UserError(
+                f"{source}: '{key}' looks like a secret. Specs are published to MLflow; use the environment."
+            )
     try:
         return Experiment.model_validate(raw)
     except ValidationError as error:
@@ -71,7 +73,9 @@ def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         try:
             nested: Any = yaml.safe_load(value)
         except yaml.YAMLError:
-            raise UserError(f"Override '{text}': the value is not valid YAML. Example: grid.ratios='[0.5, 0.9]'") from None
+            raise UserError(
+                f"Override '{text}': the value is not valid YAML. Example: grid.ratios='[0.5, 0.9]'"
+            ) from None
         for part in reversed(key.split(".")):
             nested = {part: nested}
         merged = _merge(merged, nested)

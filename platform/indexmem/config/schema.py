@@ -77,7 +77,9 @@ class DistillConfig(Section):
     schedule: ScheduleConfig = ScheduleConfig()
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
-    checkpoint_every: PositiveInt = Field(50, description="steps between checkpoints; a killed run repeats at most these")
+    checkpoint_every: PositiveInt = Field(
+        50, description="steps between checkpoints; a killed run repeats at most these"
+    )
     keep_checkpoints: PositiveInt = 2
     max_failures: Annotated[int, Field(ge=0)] = Field(3, description="worker-group restarts before the run fails")
     seed: int = 0
@@ -117,11 +119,15 @@ class GridConfig(Section):
     seed: int = 42
     haystack: str = Field("essays-heldout", description="text for essay haystacks: a built-in text, a file or a folder")
     max_new_tokens: PositiveInt | None = Field(None, description="override the benchmark's own generation limit")
-    actors: PositiveInt | None = Field(None, description="evaluation actors; default: as many as the cluster has room for")
+    actors: PositiveInt | None = Field(
+        None, description="evaluation actors; default: as many as the cluster has room for"
+    )
     cpus_per_actor: PositiveInt = 1
     gpus_per_actor: Annotated[float, Field(ge=0)] = 0.0
     batch_bytes: PositiveInt = Field(2 * 2**30, description="memory for one decode batch's KV cache, in bytes")
-    max_attempts: PositiveInt = Field(3, description="tries for a sample whose worker died, before it becomes a failed row")
+    max_attempts: PositiveInt = Field(
+        3, description="tries for a sample whose worker died, before it becomes a failed row"
+    )
 
     @model_validator(mode="after")
     def _no_duplicates(self) -> GridConfig:
@@ -138,7 +144,9 @@ class GridConfig(Section):
 class TrackingConfig(Section):
     enabled: bool = True
     uri: str | None = Field(None, description="MLflow store; default: MLFLOW_TRACKING_URI, else SQLite in the run root")
-    experiment: str = Field("indexmem", description="prefix of the MLflow experiments (<prefix>/distill, <prefix>/eval)")
+    experiment: str = Field(
+        "indexmem", description="prefix of the MLflow experiments (<prefix>/distill, <prefix>/eval)"
+    )
 
 
 class RunConfig(Section):

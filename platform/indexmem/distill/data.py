@@ -28,7 +28,9 @@ class WindowStream:
     length: int
     seed: int
 
-    def batches(self, batch_size: int, rank: int = 0, world: int = 1, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(
+        self, batch_size: int, rank: int = 0, world: int = 1, start: int = 0
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Right-padded ids [batch_size, longest] and lengths [batch_size], from optimizer step `start` on."""
         windows = islice(self._shuffled(), start * batch_size * world + rank, None, world)
         while batch := list(islice(windows, batch_size)):

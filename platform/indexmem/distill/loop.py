@@ -26,8 +26,11 @@ STATE = "state.pt"
 class TrainContext(Protocol):
     """Where the loop runs: one process, or a rank of a group."""
 
-    rank: int
-    world: int
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world(self) -> int: ...
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Synchronise gradients between ranks."""

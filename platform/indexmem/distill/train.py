@@ -1,6 +1,6 @@
 """Ray Train: the loop as DDP over a worker group, with checkpoints, restarts and resume.
 
-    python jobs/distill.py sweeps/smoke.yaml
+python jobs/distill.py sweeps/smoke.yaml
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def train(
         run_config=RunConfig(
             name="train",
             storage_path=str(run.folder),
-            failure_config=FailureConfig(max_failures=config.max_failures, controller_failure_limit=3),
+            failure_config=FailureConfig(  # type: ignore[call-arg]  # stubs of Train V1
+                max_failures=config.max_failures, controller_failure_limit=3
+            ),
             checkpoint_config=CheckpointConfig(num_to_keep=config.keep_checkpoints),
         ),
     )

@@ -86,9 +86,7 @@ def _decode_batch(backbone: Backbone, rows: list[DecodeRow]) -> list[Answer]:
     limit_R = torch.tensor([row.max_new_tokens for row in rows], device=device)
 
     pad_R = torch.tensor([question - len(row.question_ids) for row in rows], device=device)
-    ids_Rn = torch.tensor(
-        [[0] * (question - len(row.question_ids)) + row.question_ids for row in rows], device=device
-    )
+    ids_Rn = torch.tensor([[0] * (question - len(row.question_ids)) + row.question_ids for row in rows], device=device)
     columns_n = torch.arange(question, device=device)
     start_R = torch.tensor([row.context_tokens for row in rows], device=device)
     positions_Rn = (start_R - pad_R)[:, None] + columns_n
@@ -109,7 +107,9 @@ def _decode_batch(backbone: Backbone, rows: list[DecodeRow]) -> list[Answer]:
             keep_R = running_R.nonzero().squeeze(1)
             cache.select(keep_R)
             row_R, running_R, token_R, position_R = (x[keep_R] for x in (row_R, running_R, token_R, position_R))
-        token_R = _step(backbone, cache, token_R[:, None], position_R[:, None], torch.ones_like(token_R[:, None]).bool())
+        token_R = _step(
+            backbone, cache, token_R[:, None], position_R[:, None], torch.ones_like(token_R[:, None]).bool()
+        )
         position_R = position_R + 1
     seconds = time.perf_counter() - started
     return [Answer(ids, seconds, len(rows)) for ids in generated]

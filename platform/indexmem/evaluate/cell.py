@@ -81,13 +81,20 @@ class CellEvaluator:
         )
         rows = [self._row(sample, c, done, kept[c.id], len(question_ids), a) for c, a in zip(good, answers)]
         rows += [
-            failed_row(self.experiment, sample, cell, self.backbone.fingerprint, done.errors[cell.method.label], self.provenance)
+            failed_row(
+                self.experiment,
+                sample,
+                cell,
+                self.backbone.fingerprint,
+                done.errors[cell.method.label],
+                self.provenance,
+            )
             for cell in cells
             if cell.method.label in done.errors
         ]
         if not keep_retention:
             return rows, []
-        tokens = [tokenizer.decode([token]) for token in context_ids]
+        tokens = [str(tokenizer.decode([token])) for token in context_ids]
         return rows, [_retention_row(sample, c, tokens, kept[c.id]) for c in good]
 
     def _row(
@@ -97,7 +104,7 @@ class CellEvaluator:
         mean = sum(lengths) / len(lengths)
         element = done.keys_HLd[0].element_size()
         layer_bytes = [2 * keys.shape[0] * keys.shape[2] * element for keys in done.keys_HLd]
-        text = self.backbone.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
+        text = str(self.backbone.tokenizer.decode(answer.token_ids, skip_special_tokens=True))
         return _base_row(self.experiment, sample, cell, self.backbone.fingerprint, self.provenance) | {
             "prediction": text,
             "score": get_benchmark(cell.benchmark).score(text, sample.references),

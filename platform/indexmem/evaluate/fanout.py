@@ -86,7 +86,9 @@ def run_grid(
                 tasks.append(task)
                 continue
         if isinstance(outcome, Exception):
-            rows = [failed_row(experiment, task.sample, c, plan.model_fingerprint, outcome, provenance) for c in task.cells]
+            rows = [
+                failed_row(experiment, task.sample, c, plan.model_fingerprint, outcome, provenance) for c in task.cells
+            ]
             retention: list[Row] = []
         else:
             rows, retention = outcome

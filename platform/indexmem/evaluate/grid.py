@@ -137,9 +137,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
     )
 
 
-def _cells(
-    experiment: Experiment, model: str, builds: Mapping[str, str], checkpoints: Mapping[str, str]
-) -> list[Cell]:
+def _cells(experiment: Experiment, model: str, builds: Mapping[str, str], checkpoints: Mapping[str, str]) -> list[Cell]:
     cells = []
     for benchmark, build in builds.items():
         for method in experiment.grid.methods:

@@ -48,7 +48,9 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         raise UserError(f"{folder} is not an indexer checkpoint: it needs {CONFIG} and {WEIGHTS}.")
     config = json.loads(path.read_text(encoding="utf-8"))
     if config.get("kind") != "indexer" or config.get("format") != FORMAT:
-        raise UserError(f"{path}: expected kind 'indexer', format {FORMAT}, got {config.get('kind')}, {config.get('format')}.")
+        raise UserError(
+            f"{path}: expected kind 'indexer', format {FORMAT}, got {config.get('kind')}, {config.get('format')}."
+        )
     return config
 
 

@@ -6,8 +6,8 @@
     A[s,t] = sum_h alpha[s,h] act(q[s,h] . k[t]),  t <= s
     imp[t] = max over s of A[s,t]
 
-Shapes: B batch, S queries, T keys, D model width, Q query heads, d head_dim, G score rows (1 for scope `layer`, KV heads
-for `kv_head`), H indexer heads per row, i indexer dim.
+Shapes: B batch, S queries, T keys, D model width, Q query heads, d head_dim, G score rows (1 for scope `layer`, KV
+heads for `kv_head`), H indexer heads per row, i indexer dim.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ class Indexer(nn.Module):
         flat_query = query_pre_BQLd.to(self.gate.weight.dtype).transpose(1, 2).flatten(2)
         q = self.q_proj(flat_query).unflatten(-1, (rows, heads, dim))
         alpha = self.gate(hidden).unflatten(-1, (rows, heads)) / (heads * dim) ** 0.5
-        return Features(F.rms_norm(q, (dim,), eps=NORM_EPS), F.rms_norm(self.k_proj(hidden), (dim,), eps=NORM_EPS), alpha)
+        return Features(
+            F.rms_norm(q, (dim,), eps=NORM_EPS), F.rms_norm(self.k_proj(hidden), (dim,), eps=NORM_EPS), alpha
+        )
 
     def score_rows(self, features: Features, start: int, stop: int) -> Tensor:
         """A[:, :, start:stop, 0:stop] as [B, G, S, T]; one head's z is alive at a time."""

@@ -152,7 +152,7 @@ def _with_rotary(module: nn.Module, rotary: nn.Module) -> nn.Module:
 
 
 def _kvpress(press: type[ScorerPress], wrap: type[KvpressMethod] = KvpressMethod) -> Callable[..., EvictionMethod]:
-    allowed = [field.name for field in fields(press) if field.name != "compression_ratio"]  # type: ignore[arg-type]
+    allowed = [field.name for field in fields(press) if field.name != "compression_ratio"]
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
         _check_params(params, allowed)

@@ -34,9 +34,7 @@ def dense_importance(indexer: Indexer, hidden_LD: Tensor, query_pre_QLd: Tensor)
     return dense_scores(indexer, hidden_LD, query_pre_QLd).max(dim=1).values
 
 
-def dense_target(
-    query_QLd: Tensor, key_HLd: Tensor, scale: float, *, rows: int, source: str, heads: str
-) -> Tensor:
+def dense_target(query_QLd: Tensor, key_HLd: Tensor, scale: float, *, rows: int, source: str, heads: str) -> Tensor:
     """Pooled teacher [rows, L]: max over queries, after reducing the query heads of each score row."""
     per_kv_head = query_QLd.shape[0] // key_HLd.shape[0]
     key_QLd = key_HLd.double().repeat_interleave(per_kv_head, dim=0)

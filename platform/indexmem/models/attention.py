@@ -88,7 +88,8 @@ def indexmem_attention(
     if layer_tap is not None:
         layer_tap(module, query, key, value, scaling)
     if kv_view is not None:
-        return kv_view.attend(module.layer_idx, query, key, value, scaling), None
+        layer: int = module.layer_idx  # type: ignore[assignment]
+        return kv_view.attend(layer, query, key, value, scaling), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling)
 
 

@@ -87,9 +87,8 @@ def load_backbone(config: ModelConfig) -> Backbone:
     register_attention()
     geometry = inspect(config)
     source = resolve(config)
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    automatic = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(automatic if config.device == "auto" else config.device)
     model = AutoModelForCausalLM.from_pretrained(
         source,
         revision=config.revision,
@@ -97,7 +96,8 @@ def load_backbone(config: ModelConfig) -> Backbone:
         attn_implementation=ATTENTION_NAME,
         trust_remote_code=config.trust_remote_code,
     )
-    model = model.to(device).eval().requires_grad_(False)
+    model.eval().requires_grad_(False)
+    model.to(device)  # type: ignore[arg-type]  # transformers' wrapper hides the signature
     return Backbone(model, load_tokenizer(config), geometry, fingerprint(config))
 
 

@@ -51,7 +51,11 @@ class Geometry:
                 f"Model type '{config.model_type}' is not supported. Supported: {', '.join(SUPPORTED_MODEL_TYPES)}."
             )
         window = getattr(config, "sliding_window", None)
-        if window is not None and getattr(config, "use_sliding_window", True) and window < config.max_position_embeddings:
+        if (
+            window is not None
+            and getattr(config, "use_sliding_window", True)
+            and window < config.max_position_embeddings
+        ):
             raise UserError(
                 f"This model has sliding-window attention of {window} tokens, which eviction does not handle yet. "
                 "Use a model with full attention in every layer."

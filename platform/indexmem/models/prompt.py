@@ -28,7 +28,7 @@ class PromptFormat:
         rendered = tokenizer.apply_chat_template(
             [{"role": "user", "content": marker}], add_generation_prompt=True, tokenize=False, enable_thinking=False
         )
-        prefix, _, suffix = rendered.partition(marker)
+        prefix, _, suffix = str(rendered).partition(marker)
         return cls(prefix=prefix, suffix=suffix)
 
     def context(self, text: str) -> str:
