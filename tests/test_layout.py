@@ -31,7 +31,7 @@ ALLOWED = {
 ONLY_IN = {
     "ray": {"runtime.py", "distill/train.py", "evaluate/fanout.py"},
     "mlflow": {"tracking"},
-    "kvpress": {"eviction/methods.py"},
+    "kvpress": {"eviction/press.py", "eviction/methods/kvpress_scores.py", "eviction/methods/registry.py"},
 }
 
 

@@ -19,7 +19,8 @@ from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import save_indexers
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
-from indexmem.eviction.methods import METHODS, MethodContext, make_method
+from indexmem.eviction.methods.base import MethodContext
+from indexmem.eviction.methods.registry import METHODS, make_method
 
 PRESSES = {
     "snapkv": SnapKVPress,
@@ -50,9 +51,9 @@ def test_kept_tokens_equal_kvpress(family, name, ratio):
     method = make_method(MethodConfig(name=name), MethodContext(backbone.geometry))
     done = prefill(backbone, ids, {name: method}, sinks=0)
     theirs = kvpress_cache(family, PRESSES[name](compression_ratio=ratio), ids)
-    for layer, kept in enumerate(done.kept(name, method, ratio)):
-        index = kept[..., None].expand(-1, -1, done.keys_HLd[layer].shape[-1])
-        ours = done.keys_HLd[layer].gather(1, index)
+    for layer, kept in enumerate(method.compress(done.context, done.rankings_HL[name], ratio).kept_HK):
+        index = kept[..., None].expand(-1, -1, done.context.keys_HLd[layer].shape[-1])
+        ours = done.context.keys_HLd[layer].gather(1, index)
         expected = theirs.layers[layer].keys[0]
         assert ours.shape == expected.shape
         # kvpress leaves tokens in score order, we in text order: compare as sets of key vectors.
@@ -78,7 +79,7 @@ def test_sinks_are_kept_by_every_method(tmp_path):
     done = prefill(backbone, random_ids(120), methods, sinks=4)
     assert not done.errors
     for name, method in methods.items():
-        for kept in done.kept(name, method, 0.9):
+        for kept in method.compress(done.context, done.rankings_HL[name], 0.9).kept_HK:
             assert (kept[:, :4] == torch.arange(4)).all(), name
 
 

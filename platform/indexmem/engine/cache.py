@@ -8,21 +8,12 @@ Shapes: R rows, H KV heads, g query heads per KV head, K kept tokens (padded), N
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import Cache
 
-
-@dataclass(frozen=True)
-class RowCache:
-    """One row's compressed context: kept K and V [H, K, d] for each layer, gathered from its prefill."""
-
-    keys_HLd: list[Tensor]
-    values_HLd: list[Tensor]
-    kept_HK: list[Tensor]
+from indexmem.eviction.context import RowCache
 
 
 class RaggedCache(Cache):

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from indexmem.engine.cache import RaggedCache, RowCache
+from indexmem.engine.cache import RaggedCache
+from indexmem.eviction.context import RowCache
 from indexmem.models.backbone import Backbone
 
 COMPACT_BELOW = 0.75  # drop finished rows once fewer than this share is still running

@@ -2,20 +2,22 @@
 
 Prefill attends to the full context and does not depend on method or ratio, so one pass serves all cells of a sample.
 Layers are scored as they go by; what is kept is K and V once, and one ranking per method and layer.
-Shapes: H KV heads, L context tokens, K kept tokens, d head_dim.
+Shapes: H KV heads, L context tokens.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from indexmem.eviction.methods import EvictionMethod
-from indexmem.eviction.policy import keep, rank
+from indexmem.eviction.context import ContextCache
+from indexmem.eviction.methods.base import EvictionMethod
+from indexmem.eviction.policy import rank
 from indexmem.models.attention import LayerTap, tapping
 from indexmem.models.backbone import Backbone
 
@@ -24,51 +26,57 @@ from indexmem.models.backbone import Backbone
 class Prefill:
     """A context's cache and every method's rankings of it."""
 
-    tokens: int
-    keys_HLd: list[Tensor] = field(default_factory=list)  # one per layer, after RoPE
-    values_HLd: list[Tensor] = field(default_factory=list)
+    context: ContextCache
     rankings_HL: dict[str, list[Tensor]] = field(default_factory=dict)  # method label -> one per layer
+    errors: dict[str, Exception] = field(default_factory=dict)  # methods that could not score this context
     seconds: float = 0.0  # the forward pass, scoring not counted
     score_seconds: dict[str, float] = field(default_factory=dict)
-    errors: dict[str, Exception] = field(default_factory=dict)  # methods that could not score this context
-
-    def kept(self, label: str, method: EvictionMethod, ratio: float) -> list[Tensor]:
-        """Positions that a cell keeps, one ascending [H, K] per layer; K may differ between layers."""
-        layers = len(self.keys_HLd)
-        return [
-            keep(ranking, method.kept(self.tokens, ratio, layer, layers))
-            for layer, ranking in enumerate(self.rankings_HL[label])
-        ]
 
 
 @torch.inference_mode()
 def prefill(backbone: Backbone, context_ids: list[int], methods: Mapping[str, EvictionMethod], sinks: int) -> Prefill:
     """Run the backbone over one context and rank its tokens by every method."""
-    result = Prefill(tokens=len(context_ids))
-    result.rankings_HL = {label: [] for label in methods}
-    result.score_seconds = dict.fromkeys(methods, 0.0)
+    done = Prefill(ContextCache(tokens=len(context_ids)), {label: [] for label in methods})
+    done.score_seconds = dict.fromkeys(methods, 0.0)
+    waiting: dict[str, list[Tensor]] = {label: [] for label, method in methods.items() if method.cross_layer}
+
+    def score(label: str, method: EvictionMethod, tap: LayerTap) -> None:
+        scores_HL = method.score(tap)[0]
+        if method.cross_layer:
+            waiting[label].append(scores_HL)
+        else:
+            done.rankings_HL[label].append(rank(scores_HL, sinks))
+
+    def timed(label: str, work: Callable[[], None]) -> None:
+        if label in done.errors:
+            return
+        started = _clock(backbone.device)
+        try:
+            work()
+        except torch.OutOfMemoryError:
+            raise  # not the method's fault: the caller has a smaller batch to try
+        except (ValueError, AssertionError, RuntimeError) as error:
+            done.errors[label] = error
+        done.score_seconds[label] += _clock(backbone.device) - started
 
     def visit(tap: LayerTap) -> None:
-        result.keys_HLd.append(tap.key_BHLd[0])
-        result.values_HLd.append(tap.value_BHLd[0])
+        done.context.keys_HLd.append(tap.key_BHLd[0])
+        done.context.values_HLd.append(tap.value_BHLd[0])
+        done.context.cos_Lr, done.context.sin_Lr = tap.cos_BLr[0], tap.sin_BLr[0]
         for label, method in methods.items():
-            if label in result.errors:
-                continue
-            started = _clock(backbone.device)
-            try:
-                result.rankings_HL[label].append(rank(method.score(tap)[0], sinks))
-            except (ValueError, AssertionError, RuntimeError) as error:
-                if isinstance(error, torch.OutOfMemoryError):
-                    raise  # not the method's fault: the caller has a smaller batch to try
-                result.errors[label] = error
-            result.score_seconds[label] += _clock(backbone.device) - started
+            timed(label, partial(score, label, method, tap))
+
+    def combine(label: str) -> None:
+        done.rankings_HL[label] = [rank(scores_HL, sinks) for scores_HL in methods[label].combine(waiting[label])]
 
     started = _clock(backbone.device)
     ids = torch.tensor([context_ids], device=backbone.device)
     with tapping(backbone.model, visit) as kwargs:
         backbone.model.get_decoder()(ids, use_cache=False, **kwargs)
-    result.seconds = _clock(backbone.device) - started - sum(result.score_seconds.values())
-    return result
+    done.seconds = _clock(backbone.device) - started - sum(done.score_seconds.values())
+    for label in waiting:
+        timed(label, partial(combine, label))
+    return done
 
 
 def _clock(device: torch.device) -> float:

@@ -14,11 +14,12 @@ from torch import Tensor
 from indexmem.benchmarks.base import Sample
 from indexmem.benchmarks.registry import get_benchmark
 from indexmem.config.schema import Experiment, MethodConfig
-from indexmem.engine.cache import RowCache
 from indexmem.engine.decode import Answer, DecodeRow, decode
 from indexmem.engine.prefill import Prefill, prefill
 from indexmem.evaluate.grid import Cell
-from indexmem.eviction.methods import EvictionMethod, MethodContext, make_method
+from indexmem.eviction.context import RowCache
+from indexmem.eviction.methods.base import EvictionMethod, MethodContext
+from indexmem.eviction.methods.registry import make_method
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.models.prompt import PromptFormat, encode
 from indexmem.results.schema import FAILED, OK, SCHEMA_VERSION
@@ -65,21 +66,13 @@ class CellEvaluator:
             self.experiment.eviction.sinks,
         )
         good = [cell for cell in cells if cell.method.label not in done.errors]
-        kept = {c.id: done.kept(c.method.label, self.methods[c.method.label], c.ratio) for c in good}
+        caches = {c.id: self._compress(done, c) for c in good}
         answers = decode(
             self.backbone,
-            [
-                DecodeRow(
-                    RowCache(done.keys_HLd, done.values_HLd, kept[cell.id]),
-                    len(context_ids),
-                    question_ids,
-                    sample.max_new_tokens,
-                )
-                for cell in good
-            ],
+            [DecodeRow(caches[c.id], len(context_ids), question_ids, sample.max_new_tokens) for c in good],
             self.experiment.grid.batch_bytes,
         )
-        rows = [self._row(sample, c, done, kept[c.id], len(question_ids), a) for c, a in zip(good, answers)]
+        rows = [self._row(sample, c, done, caches[c.id], len(question_ids), a) for c, a in zip(good, answers)]
         rows += [
             failed_row(
                 self.experiment,
@@ -95,31 +88,33 @@ class CellEvaluator:
         if not keep_retention:
             return rows, []
         tokens = [str(tokenizer.decode([token])) for token in context_ids]
-        return rows, [_retention_row(sample, c, tokens, kept[c.id]) for c in good]
+        return rows, [_retention_row(sample, c, tokens, caches[c.id].kept_HK) for c in good]
+
+    def _compress(self, done: Prefill, cell: Cell) -> RowCache:
+        label = cell.method.label
+        return self.methods[label].compress(done.context, done.rankings_HL[label], cell.ratio)
 
     def _row(
-        self, sample: Sample, cell: Cell, done: Prefill, kept_HK: list[Tensor], question_tokens: int, answer: Answer
+        self, sample: Sample, cell: Cell, done: Prefill, cache: RowCache, question_tokens: int, answer: Answer
     ) -> Row:
-        lengths = [layer.shape[1] for layer in kept_HK]
+        lengths = [layer.shape[1] for layer in cache.kept_HK]
         mean = sum(lengths) / len(lengths)
-        element = done.keys_HLd[0].element_size()
-        layer_bytes = [2 * keys.shape[0] * keys.shape[2] * element for keys in done.keys_HLd]
         text = str(self.backbone.tokenizer.decode(answer.token_ids, skip_special_tokens=True))
         return _base_row(self.experiment, sample, cell, self.backbone.fingerprint, self.provenance) | {
             "prediction": text,
             "score": get_benchmark(cell.benchmark).score(text, sample.references),
             "status": OK,
-            "context_tokens": done.tokens,
+            "context_tokens": done.context.tokens,
             "question_tokens": question_tokens,
             "new_tokens": len(answer.token_ids),
             "kept_min": min(lengths),
             "kept_mean": mean,
             "kept_max": max(lengths),
-            "measured_ratio": 1 - mean / done.tokens,
-            "kv_bytes": sum(size * length for size, length in zip(layer_bytes, lengths)),
-            "indexer_bytes": self.methods[cell.method.label].indexer_bytes(lengths, element),
-            "memory_bytes": 0,
-            "full_kv_bytes": sum(layer_bytes) * done.tokens,
+            "measured_ratio": 1 - mean / done.context.tokens,
+            "kv_bytes": cache.kv_bytes,
+            "indexer_bytes": cache.indexer_bytes,
+            "memory_bytes": cache.memory_bytes,
+            "full_kv_bytes": done.context.kv_bytes,
             "prefill_seconds": done.seconds,
             "score_seconds": done.score_seconds[cell.method.label],
             "decode_seconds": answer.seconds,
@@ -177,7 +172,7 @@ _MEASURED = (
 )
 
 
-def _retention_row(sample: Sample, cell: Cell, tokens: list[str], kept_HK: list[Tensor]) -> Row:
+def _retention_row(sample: Sample, cell: Cell, tokens: list[str], kept_HK: Sequence[Tensor]) -> Row:
     counts_L = torch.zeros(len(tokens))
     for layer in kept_HK:
         counts_L += torch.bincount(layer.flatten().cpu(), minlength=len(tokens))

@@ -12,7 +12,8 @@ from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.config.spec import content_hash, run_root
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
-from indexmem.eviction.methods import FULL, MethodContext, make_method
+from indexmem.eviction.methods.base import MethodContext
+from indexmem.eviction.methods.registry import FULL, make_method
 from indexmem.models.backbone import fingerprint, inspect, load_tokenizer
 from indexmem.models.geometry import Geometry
 from indexmem.models.texts import load_texts

@@ -1,0 +1,65 @@
+"""A prefilled context, and what one cell keeps of it.
+
+Shapes: H KV heads, L context tokens, K kept tokens (may differ between layers), d head_dim, r rotary dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from indexmem.eviction.memory.base import LatentMemory, MemoryState
+
+
+@dataclass
+class ContextCache:
+    """K and V of one context, held once for all cells."""
+
+    tokens: int
+    keys_HLd: list[Tensor] = field(default_factory=list)  # one per layer, after RoPE
+    values_HLd: list[Tensor] = field(default_factory=list)
+    cos_Lr: Tensor | None = None  # rotary tables of the context's positions
+    sin_Lr: Tensor | None = None
+
+    @property
+    def layers(self) -> int:
+        return len(self.keys_HLd)
+
+    @property
+    def element_size(self) -> int:
+        return self.keys_HLd[0].element_size()
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the full cache."""
+        return sum(k.nbytes + v.nbytes for k, v in zip(self.keys_HLd, self.values_HLd))
+
+
+@dataclass(frozen=True)
+class RowCache:
+    """One cell's compressed context: tensors to gather from, what to gather, and what remembers the rest."""
+
+    keys_HLd: Sequence[Tensor]
+    values_HLd: Sequence[Tensor]
+    kept_HK: Sequence[Tensor]  # ascending positions, one [H, K] per layer
+    memories: Sequence[tuple[LatentMemory, MemoryState]] | None = None  # one per layer
+    representation_bytes: int | None = None  # for methods that store something other than the kept K and V
+    indexer_bytes: int = 0
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of what is kept of K and V, from tensor sizes."""
+        if self.representation_bytes is not None:
+            return self.representation_bytes
+        return sum(
+            kept.numel() * (keys.shape[-1] * keys.element_size() + values.shape[-1] * values.element_size())
+            for keys, values, kept in zip(self.keys_HLd, self.values_HLd, self.kept_HK)
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(state.nbytes for _, state in self.memories or ())

@@ -1,0 +1,59 @@
+"""What an eviction method is. A grid builds each anew from its config: nothing is shared, nothing is left on a model.
+
+Shapes: B batch, H KV heads, L context tokens, K kept tokens.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from indexmem.eviction.context import ContextCache, RowCache
+from indexmem.eviction.policy import keep, kept_count
+from indexmem.models.attention import LayerTap
+from indexmem.models.geometry import Geometry
+
+
+@dataclass(frozen=True)
+class MethodContext:
+    """What a factory may need besides the method's own parameters."""
+
+    geometry: Geometry
+    device: str = "cpu"
+    checkpoint: str | None = None  # folder of the trained modules
+
+
+class EvictionMethod(ABC):
+    """Ranks the tokens of a context layer by layer, then says what a cell keeps of it."""
+
+    checkpoint = ""  # content hash of learned weights; part of a cell's identity
+    min_context = 1  # shortest context that it can score, in tokens
+    cross_layer = False  # True: `combine` wants the scores of all layers before anything is ranked
+
+    @abstractmethod
+    def score(self, tap: LayerTap) -> Tensor:
+        """Importance [B, H, L] of each context token in this layer; higher is kept longer."""
+
+    def combine(self, scores_HL: Sequence[Tensor]) -> list[Tensor]:
+        """All layers' scores -> the scores to rank by. Called once per context when `cross_layer`."""
+        return list(scores_HL)
+
+    def kept(self, tokens: int, ratio: float, layer: int, layers: int) -> int:
+        """Tokens kept per KV head in this layer when a fraction `ratio` is evicted."""
+        return kept_count(tokens, ratio)
+
+    def indexer_bytes(self, kept_HK: Sequence[Tensor], element_size: int) -> int:
+        """Bytes of indexer keys held for the kept tokens, for compression during decoding."""
+        return 0
+
+    def compress(self, context: ContextCache, rankings_HL: Sequence[Tensor], ratio: float) -> RowCache:
+        """What a cell of this method keeps of a context: the best-ranked tokens of each layer."""
+        kept_HK = [
+            keep(ranking, self.kept(context.tokens, ratio, layer, context.layers))
+            for layer, ranking in enumerate(rankings_HL)
+        ]
+        indexer_bytes = self.indexer_bytes(kept_HK, context.element_size)
+        return RowCache(context.keys_HLd, context.values_HLd, kept_HK, indexer_bytes=indexer_bytes)

@@ -1,0 +1,48 @@
+"""kvpress' training-free scorers, computed by its own code on our taps.
+
+Shapes: B batch, H KV heads, L context tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+
+from kvpress import ScorerPress
+from torch import Tensor, nn
+
+from indexmem.eviction.methods.base import EvictionMethod
+from indexmem.models.attention import LayerTap
+
+
+class KvpressMethod(EvictionMethod):
+    """A kvpress scorer applied to a tap."""
+
+    def __init__(self, press: ScorerPress) -> None:
+        self.press = press
+        self.min_context = max(getattr(press, "window_size", 0), getattr(press, "n_sink", 0)) + 1
+
+    def score(self, tap: LayerTap) -> Tensor:
+        kwargs = {"position_embeddings": (tap.cos_BLr, tap.sin_BLr)}
+        module = _with_rotary(tap.module, tap.rotary)
+        return self.press.score(module, tap.hidden_BLD, tap.key_BHLd, tap.value_BHLd, None, kwargs)
+
+
+class PyramidKV(KvpressMethod):
+    """SnapKV scores with kvpress' pyramid of layer budgets: more tokens below, fewer above."""
+
+    def kept(self, tokens: int, ratio: float, layer: int, layers: int) -> int:
+        press = copy.copy(self.press)
+        press.compression_ratio = ratio
+        stand_in = SimpleNamespace(layer_idx=layer, config=SimpleNamespace(num_hidden_layers=layers))
+        return press.get_layer_budget(stand_in, tokens)
+
+
+def _with_rotary(module: nn.Module, rotary: nn.Module) -> nn.Module:
+    """A shallow copy of an attention module that knows the rotary embedding, as kvpress' scorers expect.
+
+    kvpress sets the attribute on the model itself and leaves it there; the copy keeps the backbone untouched.
+    """
+    twin = copy.copy(module)
+    twin.__dict__["_modules"] = {**module._modules, "rotary_emb": rotary}
+    return twin

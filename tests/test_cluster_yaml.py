@@ -1,0 +1,70 @@
+"""cluster.yaml against Ray's own schema and defaults, without a cloud SDK, and against what the package expects."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from ray.autoscaler._private.util import prepare_config, validate_config
+
+REPOSITORY = Path(__file__).parents[1]
+TEXT = (REPOSITORY / "cluster.yaml").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def cluster():
+    """A fresh copy, as Ray completes it before it starts anything."""
+    config = prepare_config(yaml.safe_load(TEXT))
+    validate_config(config)
+    return config
+
+
+def project() -> dict:
+    return tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_ray_accepts_it_and_would_refuse_a_typing_mistake(cluster):
+    assert cluster["head_node_type"] == "head"
+    with pytest.raises(jsonschema.ValidationError, match="idle_timeout_minuts"):
+        validate_config(cluster | {"idle_timeout_minuts": 10})
+
+
+def test_the_head_takes_no_work_and_idle_gpu_workers_end(cluster):
+    head, worker = cluster["available_node_types"]["head"], cluster["available_node_types"]["gpu_worker"]
+    assert head["resources"] == {"CPU": 0}
+    assert head["max_workers"] == 0
+    assert worker["resources"]["GPU"] >= 1
+    assert worker["resources"]["CPU"] >= worker["resources"]["GPU"]
+    assert 1 <= worker["min_workers"] < worker["max_workers"] <= cluster["max_workers"]
+    assert 0 < cluster["idle_timeout_minutes"] <= 30
+
+
+def test_images_have_the_ray_and_python_that_the_package_asks_for(cluster):
+    images = [cluster["docker"]["head_image"], cluster["docker"]["worker_image"]]
+    (wanted,) = [r for r in map(Requirement, project()["dependencies"]) if r.name == "ray"]
+    for image in images:
+        version, python = re.fullmatch(r"rayproject/ray:([\d.]+)-py3(\d+)(?:-gpu)?", image).groups()
+        assert version in wanted.specifier
+        assert f"3.{python}" in Requirement(f"python{project()['requires-python']}").specifier
+    assert images[1].endswith("-gpu")
+
+
+def test_every_node_installs_the_package_and_sees_the_shared_folder(cluster):
+    for commands in ("head_setup_commands", "worker_setup_commands"):
+        assert any("--editable '/home/ray/indexmem[gpu]'" in command for command in cluster[commands])
+    assert cluster["file_mounts"]["/home/ray/indexmem"] == "."
+    assert "gpu" in project()["optional-dependencies"]
+    for commands in ("head_start_ray_commands", "worker_start_ray_commands"):
+        (start,) = [command for command in cluster[commands] if "ray start" in command]
+        assert "export INDEXMEM_HOME=/mnt/indexmem;" in start
+    assert any("--volume /mnt/indexmem:/mnt/indexmem" in option for option in cluster["docker"]["run_options"])
+    assert any(command.endswith("/mnt/indexmem") for command in cluster["initialization_commands"])
+
+
+def test_nothing_in_it_belongs_to_an_account():
+    for secret in ("ssh_private_key", "KeyName", "SubnetId", "SecurityGroup", "arn:", "AWS_"):
+        assert secret not in TEXT
+    assert not re.search(r"\b(\d{12}|(ami|subnet|sg|vpc|fs)-[0-9a-f]{8,})\b", TEXT)
