@@ -11,7 +11,7 @@ from tiny_tokenizers import TEXT
 
 from indexmem.cli import main
 from indexmem.config.schema import IndexerConfig
-from indexmem.eviction.checkpoint import save_indexers
+from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.models.geometry import Geometry
 
@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "empty").mkdir()
     other = Geometry.of(tiny_config("llama", num_hidden_layers=5))
-    save_indexers(IndexerStack(IndexerShape.of(IndexerConfig(), other), other), tmp_path / "foreign")
+    save_modules({"indexer": IndexerStack(IndexerShape.of(IndexerConfig(), other), other)}, tmp_path / "foreign")
     spec = {
         "model": {"id": str(tmp_path / "model")},
         "distill": {"texts": [str(tmp_path / "text.txt")], "length": 96},

@@ -14,10 +14,10 @@ from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.distill.history import History
 from indexmem.distill.runs import DistillRun
+from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import GridPlan, plan
 from indexmem.eviction.checkpoint import read_config
-from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.models.backbone import inspect
 from indexmem.models.texts import load_texts
 from indexmem.report.html import write_report
@@ -52,7 +52,7 @@ def distill(experiment: Experiment, *, dry_run: bool = False, address: str | Non
     history = History(run.history, span=config.checkpoint_every).read()
     _publish_distill(experiment, run, sink, history)
     trained = read_config(run.final)["trained"]
-    say(f"trained {trained['step']} steps, loss {history[0]['loss']:.4f} -> {trained['loss']:.4f}: {run.final}")
+    say(f"trained {trained['step']} steps, {_losses(history)}: {run.final}")
     return 0
 
 
@@ -99,6 +99,13 @@ def sync(experiment: Experiment) -> int:
     return 0
 
 
+def _losses(history: Sequence[dict[str, Any]]) -> str:
+    """First and last value of every loss, for example 'loss 0.33 -> 0.15'."""
+    names = [name for name in history[-1] if name.startswith("loss") and "worst" not in name]
+    first = {name: next(row[name] for row in history if name in row) for name in names}
+    return ", ".join(f"{name} {first[name]:.4f} -> {history[-1][name]:.4f}" for name in names)
+
+
 def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
@@ -127,15 +134,15 @@ def _publish_distill(
 ) -> None:
     if sink is None:
         return
-    geometry = inspect(experiment.model)
-    indexers = IndexerStack(IndexerShape.of(experiment.indexer, geometry), geometry)
+    trainees = make_trainees(experiment, inspect(experiment.model))
+    sizes = {f"{t.name}.parameters": sum(p.numel() for p in t.parameters()) for t in trainees}
     where = sink.publish_distill(
         experiment,
         run.id,
         history,
-        artifacts={"indexer": run.final} if run.finished else None,
+        artifacts={"checkpoint": run.final} if run.finished else None,
         finished=run.finished,
-        params={"indexer.parameters": indexers.parameter_count},
+        params=sizes,
     )
     if where:
         say(f"MLflow: {where}")

@@ -13,7 +13,7 @@ from indexmem.distill.data import WindowStream
 from indexmem.distill.history import History
 from indexmem.distill.loop import LocalContext, distill
 from indexmem.distill.schedule import learning_rate
-from indexmem.eviction.checkpoint import load_indexers
+from indexmem.eviction.indexer import IndexerStack
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def test_a_killed_run_ends_in_the_same_weights(spec, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         distill(spec, KilledAt(parts, step=10), resumed, tiny_backbone())
     distill(spec, LocalContext(parts), resumed, tiny_backbone())
-    expected = load_indexers(whole / "step-00000030").state_dict()
-    for name, tensor in load_indexers(parts / "step-00000030").state_dict().items():
+    expected = IndexerStack.load(whole / "step-00000030").state_dict()
+    for name, tensor in IndexerStack.load(parts / "step-00000030").state_dict().items():
         assert torch.equal(tensor, expected[name]), name
     assert [r["step"] for r in resumed.read()] == list(range(30))
     assert [r["loss"] for r in resumed.read()] == [r["loss"] for r in history.read()]
@@ -72,9 +72,9 @@ def test_a_killed_run_ends_in_the_same_weights(spec, tmp_path):
 def test_a_loss_that_is_not_finite_stops_with_step_and_layer(spec, tmp_path, monkeypatch):
     backbone = tiny_backbone()
     monkeypatch.setattr(
-        "indexmem.distill.module.importance_kl", lambda *a: torch.full((2,), float("nan"), requires_grad=True)
+        "indexmem.distill.trainees.indexer.importance_kl", lambda *a: torch.full((2,), float("nan"), requires_grad=True)
     )
-    with pytest.raises(RuntimeError, match=r"not finite at step 0 in layers \[0, 1, 2\]"):
+    with pytest.raises(RuntimeError, match=r"loss of 'indexer' is not finite at step 0 in layers \[0, 1, 2\]"):
         distill(spec, LocalContext(tmp_path / "run"), History(tmp_path / "h"), backbone)
 
 

@@ -7,7 +7,7 @@ from transformers import LlamaConfig
 
 from indexmem.config.schema import IndexerConfig
 from indexmem.errors import UserError
-from indexmem.eviction.checkpoint import check_geometry, load_indexers, save_indexers, weights_hash
+from indexmem.eviction.checkpoint import check_geometry, save_modules, weights_hash
 from indexmem.eviction.indexer import Indexer, IndexerShape, IndexerStack
 from indexmem.eviction.reference import dense_importance
 from indexmem.eviction.streaming import causal_max
@@ -98,17 +98,17 @@ def test_parameter_count_of_the_paper():
 def test_checkpoint_round_trip_and_foreign_geometry(tmp_path):
     geometry = Geometry.of(tiny_config("llama"))
     indexers = IndexerStack(IndexerShape.of(IndexerConfig(), geometry), geometry)
-    save_indexers(indexers, tmp_path / "a", {"step": 3})
-    loaded = load_indexers(tmp_path / "a")
+    save_modules({"indexer": indexers}, tmp_path / "a", {"step": 3})
+    loaded = IndexerStack.load(tmp_path / "a")
     for name, tensor in indexers.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor)
-    first = weights_hash(tmp_path / "a")
+    first = weights_hash(tmp_path / "a", "indexer")
     with torch.no_grad():
         indexers[0].gate.weight[0, 0] += 1
-    save_indexers(indexers, tmp_path / "b", {"step": 3})
-    assert weights_hash(tmp_path / "b") != first
+    save_modules({"indexer": indexers}, tmp_path / "b", {"step": 3})
+    assert weights_hash(tmp_path / "b", "indexer") != first
     other = Geometry.of(tiny_config("llama", num_hidden_layers=5, head_dim=8))
     with pytest.raises(UserError, match=r"layers: checkpoint 3, model 5; head_dim: checkpoint 16, model 8"):
         check_geometry(tmp_path / "a", other)
-    with pytest.raises(UserError, match="not an indexer checkpoint"):
-        load_indexers(tmp_path)
+    with pytest.raises(UserError, match="not a checkpoint of trained modules"):
+        IndexerStack.load(tmp_path)

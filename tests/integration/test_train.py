@@ -8,7 +8,7 @@ from indexmem.distill.history import History
 from indexmem.distill.loop import LocalContext, distill
 from indexmem.distill.runs import DistillRun
 from indexmem.distill.train import train
-from indexmem.eviction.checkpoint import load_indexers
+from indexmem.eviction.indexer import IndexerStack
 
 pytestmark = pytest.mark.ray
 
@@ -21,7 +21,7 @@ def train_workers() -> list[psutil.Process]:
 def test_two_workers_one_killed_equal_one_process(local_ray, spec, tmp_path):
     single = with_overrides(spec, ["distill.workers=1", "distill.batch_size=2"])
     distill(single, LocalContext(tmp_path / "single"), History(tmp_path / "history"))
-    expected = load_indexers(tmp_path / "single" / "step-00000030").state_dict()
+    expected = IndexerStack.load(tmp_path / "single" / "step-00000030").state_dict()
 
     # Enough steps to be caught in the middle: progress is polled, so kill at the first sign of a checkpoint.
     run = DistillRun.of(spec)
@@ -42,6 +42,6 @@ def test_two_workers_one_killed_equal_one_process(local_ray, spec, tmp_path):
     losses = [[row["loss"] for row in h.read()] for h in (History(run.history, span=5), History(tmp_path / "history"))]
     assert losses[0][:5] == pytest.approx(losses[1][:5], rel=1e-4)
     assert losses[0] == pytest.approx(losses[1], rel=2e-2)
-    assert set(load_indexers(run.final).state_dict()) == set(expected)
+    assert set(IndexerStack.load(run.final).state_dict()) == set(expected)
     assert [row["step"] for row in History(run.history, span=5).read()] == list(range(30))
     assert not (run.final / "state.pt").exists(), "the published indexer carries no optimizer state"

@@ -35,7 +35,37 @@ class IndexerConfig(Section):
     heads: PositiveInt | None = Field(None, description="H_i; default H/4, at least 1")
     dim: PositiveInt | None = Field(None, description="d_i; default head_dim/8, at least 1")
     activation: Literal["relu", "softplus", "identity"] = "relu"
-    checkpoint: str | None = Field(None, description="folder of a trained indexer; default: the one this spec trains")
+    share_every: PositiveInt = Field(
+        1, description="layers served by one indexer (IndexCache; paper: 4)"
+    )
+    checkpoint: str | None = Field(None, description="folder of trained modules; default: what this spec trains")
+
+
+class MemoryConfig(Section):
+    """Latent memory of what was evicted (paper section 3.2; docs/method.md names each choice)."""
+
+    features: Literal["slots", "positive", "linear"] = Field(
+        "slots", description="data-adaptive slots, softmax features, or the paper's signed linear map"
+    )
+    fusion: Literal["joint", "add", "mix"] = Field(
+        "joint", description="share the softmax's denominator; add g*m (paper); (1-g)*o + g*m"
+    )
+    input: Literal["head", "kv_flat", "model"] = Field("head", description="what the map phi reads")
+    rotary: Literal["post", "pre"] = Field("post", description="queries and keys after or before rotary embedding")
+    value: Literal["attn", "model"] = Field("attn", description="store values before or after the output projection")
+    dim: PositiveInt | None = Field(None, description="d_mem (slots: their number); default d/8 (slots: 63)")
+    decay: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="lambda: what an old write keeps at a new one")
+    write_strength: Annotated[float, Field(gt=0)] = Field(1.0, description="eta: weight of a new write")
+    gate_bias: float = Field(-4.0, description="initial gate logit of add and mix")
+    bases: tuple[str, ...] = Field(("indexer",), description="methods for whose evictions a memory is trained")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> MemoryConfig:
+        if self.fusion == "joint" and self.features == "linear":
+            raise ValueError("fusion 'joint' needs positive masses: use features 'slots' or 'positive'")
+        if self.features != "linear" and (self.input != "head" or self.value != "attn"):
+            raise ValueError("input and value other than 'head' and 'attn' need features 'linear'")
+        return self
 
 
 class TargetConfig(Section):
@@ -82,6 +112,16 @@ class DistillConfig(Section):
     )
     keep_checkpoints: PositiveInt = 2
     max_failures: Annotated[int, Field(ge=0)] = Field(3, description="worker-group restarts before the run fails")
+    modules: tuple[Literal["indexer", "memory", "locret"], ...] = Field(("indexer",), description="what is trained")
+    joint_from: Annotated[int, Field(ge=0)] = Field(
+        0, description="step at which memories join (second stage)"
+    )
+    query_tokens: PositiveInt = Field(
+        128, description="tokens at a window's end that query what was evicted before"
+    )
+    evict_ratios: tuple[Ratio, Ratio] = Field(
+        (0.5, 0.9), description="each step draws its ratio from this range"
+    )
     seed: int = 0
 
 
@@ -89,6 +129,12 @@ class EvictionConfig(Section):
     """Rules that every method obeys (method contract, section 6)."""
 
     sinks: Annotated[int, Field(ge=0)] = Field(4, description="leading tokens that are always kept")
+    when: Literal["after_prefill", "before_prefill"] = Field(
+        "after_prefill", description="before_prefill: only kept K and V are computed and attended to (indexer only)"
+    )
+    decode_budget: PositiveInt | None = Field(None, description="B_max: compress to this many tokens while decoding")
+    decode_every: PositiveInt = Field(128, description="tau: generated tokens between compressions")
+    decode_window: Annotated[int, Field(ge=0)] = Field(128, description="most recent tokens that always stay")
 
 
 class MethodConfig(Section):
@@ -159,6 +205,7 @@ class Experiment(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] = "experiment"
     model: ModelConfig = ModelConfig()
     indexer: IndexerConfig = IndexerConfig()
+    memory: MemoryConfig = MemoryConfig()
     target: TargetConfig = TargetConfig()
     distill: DistillConfig = DistillConfig()
     eviction: EvictionConfig = EvictionConfig()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,8 +16,9 @@ from indexmem.distill.data import WindowStream
 from indexmem.distill.history import History
 from indexmem.distill.module import DistillModule
 from indexmem.distill.schedule import learning_rate
-from indexmem.eviction.checkpoint import load_indexers, save_indexers
-from indexmem.eviction.indexer import IndexerShape, IndexerStack
+from indexmem.distill.trainees.base import StepContext, Trainee
+from indexmem.distill.trainees.registry import make_trainees
+from indexmem.eviction.checkpoint import load_module, save_modules
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.models.texts import load_texts
 
@@ -77,19 +79,22 @@ class LocalContext:
 
 
 def distill(experiment: Experiment, context: TrainContext, history: History, backbone: Backbone | None = None) -> None:
-    """Train the indexers of `experiment` to the end of its schedule, resuming from the context's checkpoint.
+    """Train the modules of `experiment` to the end of its schedule, resuming from the context's checkpoint.
 
-    The last checkpoint's folder holds the trained indexers. Raises RuntimeError naming step and layers when a loss is
-    not finite.
+    The last checkpoint's folder holds the trained modules. Raises RuntimeError naming step, module and layers when a
+    loss is not finite.
     """
     config = experiment.distill
     backbone = backbone or load_backbone(experiment.model)
     torch.manual_seed(config.seed)  # the same initial weights on every rank
-    indexers = IndexerStack(IndexerShape.of(experiment.indexer, backbone.geometry), backbone.geometry)
-    indexers.to(backbone.device)
-    module = context.wrap(DistillModule(backbone, indexers, experiment.target))
-    optimizer = torch.optim.AdamW(indexers.parameters(), lr=config.schedule.peak_lr, weight_decay=config.weight_decay)
-    start = _resume(context.restore(), indexers, optimizer)
+    trainees = make_trainees(experiment, backbone.geometry)
+    module = DistillModule(backbone, trainees).to(backbone.device)
+    synchronised = context.wrap(module)
+    optimizers = [
+        torch.optim.AdamW(t.parameters(), lr=config.schedule.peak_lr, weight_decay=config.weight_decay)
+        for t in trainees
+    ]
+    start = _resume(context.restore(), trainees, optimizers)
 
     stream = WindowStream(load_texts(config.texts), backbone.tokenizer, config.length, config.seed)
     batches = stream.batches(config.batch_size, context.rank, context.world, start)
@@ -98,65 +103,82 @@ def distill(experiment: Experiment, context: TrainContext, history: History, bac
         began = time.perf_counter()
         ids_BL, lengths_B = (x.to(backbone.device) for x in next(batches))
         rate = learning_rate(config.schedule, step)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        layer_losses = module(ids_BL, lengths_B)
-        optimizer.zero_grad(set_to_none=True)
-        layer_losses.sum().backward()  # layers are independent: each sees the gradient of its own loss
-        grad_norm = nn.utils.clip_grad_norm_(indexers.parameters(), config.grad_clip)
-        optimizer.step()
+        losses_ML = synchronised(ids_BL, lengths_B, StepContext(step, config.seed))
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        losses_ML.sum().backward()  # modules and layers are independent: each sees the gradient of its own loss
+        norms = {}
+        for trainee, optimizer in zip(trainees, optimizers):
+            if trainee.starts_at() <= step:
+                norms[trainee.name] = float(nn.utils.clip_grad_norm_(trainee.parameters(), config.grad_clip))
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+                optimizer.step()
+        for buffer in module.buffers():  # running statistics of the data
+            buffer.copy_(context.mean(buffer))
 
-        losses = context.mean(layer_losses.detach())
-        _check_finite(losses, step)
+        losses_ML = context.mean(losses_ML.detach())
+        _check_finite(losses_ML, trainees, step)
         seconds = time.perf_counter() - began
-        row = {
-            "step": step,
-            "loss": losses.mean().item(),
-            "loss_worst_layer": losses.max().item(),
-            "lr": rate,
-            "grad_norm": float(grad_norm),
-            "tokens_per_second": int(lengths_B.sum()) * context.world / seconds,
-        }
+        row = {"step": step, "lr": rate, "tokens_per_second": int(lengths_B.sum()) * context.world / seconds}
+        for trainee, losses_L in zip(trainees, losses_ML):
+            if trainee.name in norms:
+                row |= _named_metrics(trainee.name, losses_L, norms[trainee.name])
         pending.append(row)
         saving = step + 1 == config.schedule.steps or (step + 1) % config.checkpoint_every == 0
         if context.rank == 0 and (saving or seconds > 0.5 or len(pending) >= 20):
             history.write(pending)
             pending = []
         if saving:
-            folder = _save(context, indexers, optimizer, step + 1, experiment, row) if context.rank == 0 else None
-            context.checkpoint(folder, {"step": step + 1, "loss": row["loss"]})
+            folder = _save(context, trainees, optimizers, step + 1, experiment, row) if context.rank == 0 else None
+            context.checkpoint(folder, {"step": step + 1})
 
 
-def _resume(folder: Path | None, indexers: IndexerStack, optimizer: torch.optim.Optimizer) -> int:
+def _named_metrics(name: str, losses_L: Tensor, norm: float) -> dict[str, float]:
+    """The first module's loss is `loss`; the others are named: `loss_memory-indexer`."""
+    suffix = "" if name == "indexer" else f"_{name}"
+    return {
+        f"loss{suffix}": losses_L.mean().item(),
+        f"loss_worst_layer{suffix}": losses_L.max().item(),
+        f"grad_norm{suffix}": norm,
+    }
+
+
+def _resume(folder: Path | None, trainees: Sequence[Trainee], optimizers: Sequence[torch.optim.Optimizer]) -> int:
     if folder is None:
         return 0
-    indexers.load_state_dict(load_indexers(folder).state_dict())
     state = torch.load(folder / STATE, weights_only=True)
-    optimizer.load_state_dict(state["optimizer"])
+    for trainee, optimizer in zip(trainees, optimizers):
+        trainee.trained.load_state_dict(load_module(folder, trainee.name)[2])
+        optimizer.load_state_dict(state["optimizers"][trainee.name])
     return int(state["step"])
 
 
 def _save(
     context: TrainContext,
-    indexers: IndexerStack,
-    optimizer: torch.optim.Optimizer,
+    trainees: Sequence[Trainee],
+    optimizers: Sequence[torch.optim.Optimizer],
     step: int,
     experiment: Experiment,
     metrics: dict[str, Any],
 ) -> Path:
     folder = context.scratch()
-    torch.save({"step": step, "optimizer": optimizer.state_dict()}, folder / STATE)
+    states = {trainee.name: optimizer.state_dict() for trainee, optimizer in zip(trainees, optimizers)}
+    torch.save({"step": step, "optimizers": states}, folder / STATE)
     trained = {
         "backbone": experiment.model.id,
         "step": step,
-        "loss": metrics["loss"],
+        "metrics": metrics,
         "sequences_per_step": experiment.distill.batch_size * context.world,
         **{section: getattr(experiment, section).model_dump(mode="json") for section in ("target", "distill")},
     }
-    return save_indexers(indexers, folder, trained)
+    return save_modules({trainee.name: trainee.trained for trainee in trainees}, folder, trained)
 
 
-def _check_finite(losses: Tensor, step: int) -> None:
-    bad = (~torch.isfinite(losses)).nonzero().flatten().tolist()
-    if bad:
-        raise RuntimeError(f"loss is not finite at step {step} in layers {bad}; lower distill.schedule.peak_lr")
+def _check_finite(losses_ML: Tensor, trainees: Sequence[Trainee], step: int) -> None:
+    for trainee, losses_L in zip(trainees, losses_ML):
+        bad = (~torch.isfinite(losses_L)).nonzero().flatten().tolist()
+        if bad:
+            raise RuntimeError(
+                f"loss of '{trainee.name}' is not finite at step {step} in layers {bad}; lower distill.schedule.peak_lr"
+            )

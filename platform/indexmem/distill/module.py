@@ -1,48 +1,49 @@
-"""What DDP wraps: the trainable indexers, and the frozen backbone that teaches them.
+"""What DDP wraps: the trainees, and the frozen backbone that teaches them.
 
-One frozen forward pass; in each layer the tap computes that layer's loss from what its attention sees. Losses are
-local: nothing is back-propagated through the backbone.
+One frozen forward pass; in each layer the tap computes each trainee's loss from what attention sees. Losses are local:
+nothing is back-propagated through the backbone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from indexmem.config.schema import TargetConfig
-from indexmem.distill.losses import importance_kl
-from indexmem.distill.targets import pooled_target, target_scale
-from indexmem.eviction.indexer import IndexerStack
+from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.models.attention import LayerTap, tapping
 from indexmem.models.backbone import Backbone
 
 
 class DistillModule(nn.Module):
-    """forward(ids, lengths) -> loss of each layer [layers]."""
+    """forward(ids, lengths, step) -> losses [trainees, layers]."""
 
-    def __init__(self, backbone: Backbone, indexers: IndexerStack, target: TargetConfig) -> None:
+    def __init__(self, backbone: Backbone, trainees: Sequence[Trainee]) -> None:
         super().__init__()
-        self.indexers = indexers
-        self.target = target
+        self.trainees = nn.ModuleList(trainees)
         # In a tuple, not a submodule: DDP then neither broadcasts nor buckets the frozen weights, and state_dict()
         # holds only what is trained.
         self._frozen = (backbone,)
 
-    def forward(self, ids_BL: Tensor, lengths_B: Tensor) -> Tensor:
-        """Mean KL over the batch for every layer. ids are right-padded; lengths count real tokens."""
+    def forward(self, ids_BL: Tensor, lengths_B: Tensor, step: StepContext) -> Tensor:
+        """ids are right-padded; lengths count real tokens. A trainee that has not started gives zeros."""
         (backbone,) = self._frozen
-        losses: list[Tensor] = []
-        rows = self.indexers.shape.rows
+        trainees: list[Trainee] = list(self.trainees)  # type: ignore[arg-type]
+        active = [trainee.starts_at() <= step.step for trainee in trainees]
+        losses: list[list[Tensor]] = [[] for _ in trainees]
 
         def visit(tap: LayerTap) -> None:
-            scale = target_scale(self.target, tap.scaling, self.indexers.geometry.attention_width)
-            target_BGT = pooled_target(
-                tap.query_BQLd, tap.key_BHLd, lengths_B, rows=rows, scale=scale, config=self.target
-            )
-            with torch.enable_grad():
-                importance_BGT = self.indexers[tap.layer](tap.hidden_BLD, tap.query_pre_BQLd, lengths_B)
-                losses.append(importance_kl(target_BGT, importance_BGT, lengths_B, self.target.sinks).mean())
+            for trainee, running, collected in zip(trainees, active, losses):
+                if running:
+                    collected.append(trainee.layer_loss(tap, lengths_B, step))
 
         with torch.no_grad(), tapping(backbone.model, visit) as kwargs:
             backbone.model.get_decoder()(ids_BL, use_cache=False, **kwargs)
-        return torch.stack(losses)
+        layers = backbone.geometry.layers
+        return torch.stack(
+            [
+                torch.stack(collected) if running else trainee.idle_loss().expand(layers)
+                for trainee, running, collected in zip(trainees, active, losses)
+            ]
+        )

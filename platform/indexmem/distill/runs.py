@@ -32,6 +32,7 @@ class DistillRun:
         identity = {
             "model": fingerprint(experiment.model),
             "indexer": experiment.indexer.model_dump(mode="json", exclude={"checkpoint"}),
+            "memory": experiment.memory.model_dump(mode="json"),
             "target": experiment.target.model_dump(mode="json"),
             "distill": experiment.distill.model_dump(mode="json", exclude=OPERATIONAL),
             "texts": [text_fingerprint(name) for name in experiment.distill.texts],

@@ -1,56 +1,57 @@
-"""A trained indexer on disk: a folder with indexer.safetensors and config.json, like a Hub model."""
+"""Trained modules on disk: a folder with config.json and one safetensors file per module, like a Hub model.
+
+A run trains one or more named modules ("indexer", "memory-indexer", "memory-snapkv", "locret"); each is a ModuleList
+over layers with a `shape` that rebuilds it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from indexmem.errors import UserError
-from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.models.geometry import Geometry
 
-FORMAT = 1
-WEIGHTS, CONFIG = "indexer.safetensors", "config.json"
+FORMAT = 2
+CONFIG = "config.json"
 
 
-def save_indexers(indexers: IndexerStack, folder: str | Path, trained: dict[str, Any] | None = None) -> Path:
+def save_modules(modules: Mapping[str, Any], folder: str | Path, trained: dict[str, Any] | None = None) -> Path:
     """Write weights, then the config that makes the folder loadable; each file appears whole or not at all.
 
     `trained` records how the weights came to be (backbone, target, data, steps, loss).
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in indexers.state_dict().items()}
-    save_file(state, folder / f"{WEIGHTS}.tmp")
-    os.replace(folder / f"{WEIGHTS}.tmp", folder / WEIGHTS)
-    config = {
-        "format": FORMAT,
-        "kind": "indexer",
-        "indexer": indexers.shape.to_dict(),
-        "geometry": indexers.geometry.to_dict(),
-        "parameters": indexers.parameter_count,
-        "trained": trained or {},
-    }
+    described = {}
+    for name, module in modules.items():
+        state = {key: tensor.detach().cpu().contiguous() for key, tensor in module.state_dict().items()}
+        save_file(state, folder / f"{name}.safetensors.tmp")
+        os.replace(folder / f"{name}.safetensors.tmp", folder / f"{name}.safetensors")
+        count = sum(parameter.numel() for parameter in module.parameters())
+        described[name] = {"shape": module.shape.to_dict(), "parameters": count}
+    geometry = next(iter(modules.values())).geometry.to_dict()
+    config = {"format": FORMAT, "geometry": geometry, "modules": described, "trained": trained or {}}
     (folder / f"{CONFIG}.tmp").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     os.replace(folder / f"{CONFIG}.tmp", folder / CONFIG)
     return folder
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """The checkpoint's config.json. Raises UserError when the folder is not an indexer checkpoint."""
+    """The checkpoint's config.json. Raises UserError when the folder is not a checkpoint of this format."""
     path = Path(folder) / CONFIG
-    if not path.is_file() or not (Path(folder) / WEIGHTS).is_file():
-        raise UserError(f"{folder} is not an indexer checkpoint: it needs {CONFIG} and {WEIGHTS}.")
-    config = json.loads(path.read_text(encoding="utf-8"))
-    if config.get("kind") != "indexer" or config.get("format") != FORMAT:
-        raise UserError(
-            f"{path}: expected kind 'indexer', format {FORMAT}, got {config.get('kind')}, {config.get('format')}."
-        )
+    if not path.is_file():
+        raise UserError(f"{folder} is not a checkpoint of trained modules: it has no {CONFIG}.")
+    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if config.get("format") != FORMAT or "modules" not in config:
+        raise UserError(f"{path}: expected a checkpoint of format {FORMAT}, got format {config.get('format')}.")
     return config
 
 
@@ -66,21 +67,25 @@ def check_geometry(folder: str | Path, geometry: Geometry) -> None:
     if differences:
         raise UserError(
             f"Checkpoint {folder} was trained for another geometry ({'; '.join(differences)}). "
-            "Distil an indexer for this model, or point indexer.checkpoint at one that fits."
+            "Distil for this model, or point indexer.checkpoint at a checkpoint that fits."
         )
 
 
-def load_indexers(folder: str | Path) -> IndexerStack:
-    """Rebuild the stack from its folder (fp32, on CPU)."""
+def load_module(folder: str | Path, name: str) -> tuple[dict[str, Any], Geometry, dict[str, Tensor]]:
+    """Shape, geometry and weights of one module. Raises UserError naming what the checkpoint does hold."""
     config = read_config(folder)
-    indexers = IndexerStack(IndexerShape(**config["indexer"]), Geometry(**config["geometry"]))
-    indexers.load_state_dict(load_file(Path(folder) / WEIGHTS))
-    return indexers
+    if name not in config["modules"] or not (Path(folder) / f"{name}.safetensors").is_file():
+        held = ", ".join(config["modules"])
+        raise UserError(f"{folder} holds no trained '{name}' (it holds: {held}). Distil with the modules that need it.")
+    shape: dict[str, Any] = config["modules"][name]["shape"]
+    return shape, Geometry(**config["geometry"]), load_file(Path(folder) / f"{name}.safetensors")
 
 
-def weights_hash(folder: str | Path) -> str:
-    """Content hash of the weights: part of every cell's identity."""
+def weights_hash(folder: str | Path, *names: str) -> str:
+    """Content hash of the named modules' weights and shapes: part of every cell's identity."""
+    modules = read_config(folder)["modules"]
     digest = hashlib.sha256()
-    for name in (WEIGHTS, CONFIG):
-        digest.update((Path(folder) / name).read_bytes())
+    for name in names:
+        digest.update(json.dumps(modules[name]["shape"], sort_keys=True).encode())
+        digest.update((Path(folder) / f"{name}.safetensors").read_bytes())
     return digest.hexdigest()[:16]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from indexmem.config.schema import IndexerConfig
+from indexmem.eviction.checkpoint import load_module
 from indexmem.eviction.streaming import causal_max
 from indexmem.models.geometry import Geometry
 
@@ -30,6 +32,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 )
 
 
+NAME = "indexer"  # of the module in a checkpoint
 NORM_EPS = 1e-6  # given explicitly: torch's default depends on the dtype
 
 
@@ -42,6 +45,7 @@ class IndexerShape:
     dim: int  # d_i
     activation: str
     rows: int  # G
+    share_every: int = 1  # layers served by one indexer
 
     @classmethod
     def of(cls, config: IndexerConfig, geometry: Geometry) -> IndexerShape:
@@ -52,6 +56,7 @@ class IndexerShape:
             dim=config.dim or max(1, geometry.head_dim // 8),
             activation=config.activation,
             rows=geometry.kv_heads if config.scope == "kv_head" else 1,
+            share_every=config.share_every,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,12 +133,26 @@ class Indexer(nn.Module):
 
 
 class IndexerStack(nn.ModuleList):
-    """One indexer for each layer of a backbone."""
+    """The indexers of a backbone: one for each layer, or one at the first of every `share_every` layers."""
 
     def __init__(self, shape: IndexerShape, geometry: Geometry) -> None:
-        super().__init__(Indexer(shape, geometry.hidden_size, geometry.attention_width) for _ in range(geometry.layers))
+        owners = range(0, geometry.layers, shape.share_every)
+        super().__init__(Indexer(shape, geometry.hidden_size, geometry.attention_width) for _ in owners)
         self.shape = shape
         self.geometry = geometry
+
+    def owned_by(self, layer: int) -> Indexer | None:
+        """The indexer that runs in this layer; None where the scores of the layer before are used again."""
+        number, offset = divmod(layer, self.shape.share_every)
+        return None if offset else self[number]  # type: ignore[return-value]
+
+    @classmethod
+    def load(cls, folder: str | Path) -> IndexerStack:
+        """The trained indexers of a checkpoint folder (fp32, on CPU)."""
+        shape, geometry, state = load_module(folder, NAME)
+        indexers = cls(IndexerShape(**shape), geometry)
+        indexers.load_state_dict(state)
+        return indexers
 
     @property
     def parameter_count(self) -> int:

@@ -1,0 +1,45 @@
+"""The indexer's distillation: KL between pooled attention and predicted importance (paper section 3.1, Training)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from indexmem.config.schema import Experiment
+from indexmem.distill.losses import importance_kl
+from indexmem.distill.targets import pooled_target, target_scale
+from indexmem.distill.trainees.base import StepContext, Trainee
+from indexmem.eviction.indexer import NAME, IndexerShape, IndexerStack
+from indexmem.models.attention import LayerTap
+from indexmem.models.geometry import Geometry
+
+
+class IndexerTrainee(Trainee):
+    name = NAME
+
+    def __init__(self, experiment: Experiment, geometry: Geometry) -> None:
+        super().__init__()
+        self.indexers = IndexerStack(IndexerShape.of(experiment.indexer, geometry), geometry)
+        self.target = experiment.target
+        self._shared_BGT: Tensor | None = None  # importance that the layers of a sharing group are taught together
+
+    @property
+    def trained(self) -> IndexerStack:
+        return self.indexers
+
+    def layer_loss(self, tap: LayerTap, lengths_B: Tensor, step: StepContext) -> Tensor:
+        width = self.indexers.geometry.attention_width
+        target_BGT = pooled_target(
+            tap.query_BQLd,
+            tap.key_BHLd,
+            lengths_B,
+            rows=self.indexers.shape.rows,
+            scale=target_scale(self.target, tap.scaling, width),
+            config=self.target,
+        )
+        with torch.enable_grad():
+            indexer = self.indexers.owned_by(tap.layer)
+            if indexer is not None:
+                self._shared_BGT = indexer(tap.hidden_BLD, tap.query_pre_BQLd, lengths_B)
+            assert self._shared_BGT is not None, "layers are visited in order"
+            return importance_kl(target_BGT, self._shared_BGT, lengths_B, self.target.sinks).mean()
