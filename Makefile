@@ -9,7 +9,7 @@ SPEC ?= sweeps/smoke.yaml
 
 .PHONY: quickstart test lint ui assets env clean
 
-quickstart: env  ## train an indexer, compare it with other methods, open the report
+quickstart: env  ## train an indexer, compare it with other methods, write the report
 	$(BIN)/python jobs/distill.py $(SPEC)
 	$(BIN)/python jobs/eval_grid.py $(SPEC)
 

@@ -22,7 +22,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The terminal belongs to our own progress lines.
     for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
         os.environ.setdefault(name, "1")
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    # argparse gives up on overrides that come after an option.
+    if any("=" not in word or word.startswith("-") for word in rest) or (rest and "overrides" not in arguments):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.overrides = [*arguments.overrides, *rest]
     try:
         return int(arguments.run(arguments) or 0)
     except UserError as error:

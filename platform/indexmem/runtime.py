@@ -28,6 +28,8 @@ def cluster(address: str | None = None, cpus: int | None = None) -> Iterator[Non
         # A private cluster needs no token, and without this Ray leaves a token file behind that turns authentication
         # on for the user's next `ray start --head`.
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    # A submitted job may set the same variables for its workers; Ray would call even equal values a conflict.
+    os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
     import ray
 
     worker_env = {

@@ -24,7 +24,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read a spec. Raises UserError on a missing file, bad YAML, unknown key or bad value."""
     source = str(path)
     raw = _merge(_read(Path(path), seen=()), _parse_overrides(overrides))
-    return validate(raw, source)
+    return validate(_with_absolute_paths(raw), source)
 
 
 def validate(raw: Mapping[str, Any], source: str) -> Experiment:
@@ -88,6 +88,25 @@ def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in top.items():
         below = merged.get(key)
         merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+PATHS = (("model", "id"), ("distill", "texts"), ("grid", "haystack"), ("indexer", "checkpoint"), ("run", "root"))
+
+
+def _with_absolute_paths(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Relative paths that exist become absolute: workers run in other folders. Names stay as they are."""
+
+    def absolute(value: Any) -> Any:
+        if isinstance(value, list):
+            return [absolute(item) for item in value]
+        exists = isinstance(value, str) and value and Path(value).expanduser().exists()
+        return str(Path(value).expanduser().absolute()) if exists else value
+
+    merged = dict(raw)
+    for section, key in PATHS:
+        if isinstance(merged.get(section), Mapping) and key in merged[section]:
+            merged[section] = {**merged[section], key: absolute(merged[section][key])}
     return merged
 
 

@@ -35,9 +35,7 @@ class IndexerConfig(Section):
     heads: PositiveInt | None = Field(None, description="H_i; default H/4, at least 1")
     dim: PositiveInt | None = Field(None, description="d_i; default head_dim/8, at least 1")
     activation: Literal["relu", "softplus", "identity"] = "relu"
-    share_every: PositiveInt = Field(
-        1, description="layers served by one indexer (IndexCache; paper: 4)"
-    )
+    share_every: PositiveInt = Field(1, description="layers served by one indexer (IndexCache; paper: 4)")
     checkpoint: str | None = Field(None, description="folder of trained modules; default: what this spec trains")
 
 
@@ -113,15 +111,9 @@ class DistillConfig(Section):
     keep_checkpoints: PositiveInt = 2
     max_failures: Annotated[int, Field(ge=0)] = Field(3, description="worker-group restarts before the run fails")
     modules: tuple[Literal["indexer", "memory", "locret"], ...] = Field(("indexer",), description="what is trained")
-    joint_from: Annotated[int, Field(ge=0)] = Field(
-        0, description="step at which memories join (second stage)"
-    )
-    query_tokens: PositiveInt = Field(
-        128, description="tokens at a window's end that query what was evicted before"
-    )
-    evict_ratios: tuple[Ratio, Ratio] = Field(
-        (0.5, 0.9), description="each step draws its ratio from this range"
-    )
+    joint_from: Annotated[int, Field(ge=0)] = Field(0, description="step at which memories join (second stage)")
+    query_tokens: PositiveInt = Field(128, description="tokens at a window's end that query what was evicted before")
+    evict_ratios: tuple[Ratio, Ratio] = Field((0.5, 0.9), description="each step draws its ratio from this range")
     seed: int = 0
 
 

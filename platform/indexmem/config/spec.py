@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from indexmem.config.schema import Experiment
+from indexmem.errors import UserError
 
 
 def home() -> Path:
@@ -20,7 +21,14 @@ def home() -> Path:
 
 
 def run_root(experiment: Experiment) -> Path:
-    """Where this spec's results live (absolute, since workers run elsewhere)."""
+    """Where this spec's results live (absolute, since workers run elsewhere).
+
+    Raises UserError for a URI: checkpoints and MLflow's database need a file system that all nodes share.
+    """
+    if experiment.run.root and "://" in experiment.run.root:
+        raise UserError(
+            f"run.root={experiment.run.root} is not a folder. Use a path that all nodes share, such as NFS."
+        )
     return Path(experiment.run.root).expanduser().absolute() if experiment.run.root else home() / "runs"
 
 

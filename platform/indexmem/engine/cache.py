@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import Cache
 
+from indexmem.engine.memories import RowMemories
 from indexmem.eviction.context import RowCache
 
 
@@ -44,6 +45,8 @@ class RaggedCache(Cache):
             kept_R = torch.tensor(profile, device=first.device)
             self.valid_RT[profile] = (columns_T >= width - kept_R[:, None]) & (columns_T < width)
         self._masks: dict[tuple[int, ...], Tensor] = {}
+        self.memories = RowMemories(rows, first.device)
+        self._rotary: tuple[Tensor, Tensor] | None = None  # cos and sin of the new tokens' positions
 
     def extend(self, valid_Rn: Tensor) -> None:
         """Open columns for the next n tokens of each row; False marks a row's padding. Call before the model."""
@@ -56,6 +59,7 @@ class RaggedCache(Cache):
 
     def update(self, key_states, value_states, layer_idx, cache_kwargs=None):  # type: ignore[no-untyped-def]
         """transformers' hook: store the new K and V [R, H, n, d] of a layer, return all of it."""
+        self._rotary = None if cache_kwargs is None else (cache_kwargs["cos"], cache_kwargs["sin"])
         end = self.width[layer_idx] + self.filled
         begin = end - key_states.shape[2]
         self.keys[layer_idx][:, :, begin:end] = key_states
@@ -65,14 +69,20 @@ class RaggedCache(Cache):
     def attend(self, layer: int, query_BQLd: Tensor, key_BHTd: Tensor, value_BHTd: Tensor, scaling: float) -> Tensor:
         """softmax(q k^T scaling + mask) v over valid columns, causal among the new tokens: [R, n, Q, d].
 
-        The g query heads of a KV head are folded into the query axis, so K and V are never repeated.
+        The g query heads of a KV head are folded into the query axis, so K and V are never repeated. Rows with a
+        latent memory then get its part.
         """
         rows, heads, new, dim = query_BQLd.shape
         kv_heads = key_BHTd.shape[1]
         folded = query_BQLd.reshape(rows, kv_heads, (heads // kv_heads) * new, dim)
         mask = self._mask(layer, new, heads // kv_heads)
         out = F.scaled_dot_product_attention(folded, key_BHTd, value_BHTd, attn_mask=mask, scale=scaling)
-        return out.reshape(rows, heads, new, dim).transpose(1, 2)
+        out_RQnd = out.reshape(rows, heads, new, dim)
+        if self.memories.any_in(layer):
+            logits = (folded @ key_BHTd.transpose(-1, -2)).float().mul_(scaling).masked_fill_(~mask, float("-inf"))
+            lse_RQn = logits.logsumexp(-1).reshape(rows, heads, new)
+            out_RQnd = self.memories.read(layer, query_BQLd, out_RQnd, lse_RQn, self._rotary)
+        return out_RQnd.transpose(1, 2)
 
     def _mask(self, layer: int, new: int, group: int) -> Tensor:
         """[R, 1, g * n, T], made once per step for all layers of one profile."""
@@ -95,6 +105,7 @@ class RaggedCache(Cache):
         self.values = [values[rows] for values in self.values]
         self.valid_RT = {profile: valid[rows] for profile, valid in self.valid_RT.items()}
         self._masks.clear()
+        self.memories.select(rows)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.width[layer_idx] + self.filled

@@ -119,13 +119,14 @@ def _decode_batch(backbone: Backbone, rows: list[DecodeRow]) -> list[Answer]:
 def _step(backbone: Backbone, cache: RaggedCache, ids_Rn: Tensor, positions_Rn: Tensor, valid_Rn: Tensor) -> Tensor:
     """Feed n tokens per row; the greedy next token of each row [R]."""
     cache.extend(valid_Rn)
-    logits_R1V = backbone.model(
-        ids_Rn,
-        past_key_values=cache,
-        position_ids=positions_Rn,
-        cache_position=torch.arange(ids_Rn.shape[1], device=ids_Rn.device),
-        use_cache=True,
-        kv_view=cache,
-        logits_to_keep=1,
-    ).logits
+    with cache.memories.adding_residuals(backbone.model):
+        logits_R1V = backbone.model(
+            ids_Rn,
+            past_key_values=cache,
+            position_ids=positions_Rn,
+            cache_position=torch.arange(ids_Rn.shape[1], device=ids_Rn.device),
+            use_cache=True,
+            kv_view=cache,
+            logits_to_keep=1,
+        ).logits
     return logits_R1V[:, -1].argmax(dim=-1)

@@ -62,6 +62,7 @@ def prefill(backbone: Backbone, context_ids: list[int], methods: Mapping[str, Ev
     def visit(tap: LayerTap) -> None:
         done.context.keys_HLd.append(tap.key_BHLd[0])
         done.context.values_HLd.append(tap.value_BHLd[0])
+        done.context.modules.append(tap.module)
         done.context.cos_Lr, done.context.sin_Lr = tap.cos_BLr[0], tap.sin_BLr[0]
         for label, method in methods.items():
             timed(label, partial(score, label, method, tap))

@@ -65,8 +65,8 @@ class CellEvaluator:
             {label: method for label, method in self.methods.items() if label in labels},
             self.experiment.eviction.sinks,
         )
-        good = [cell for cell in cells if cell.method.label not in done.errors]
-        caches = {c.id: self._compress(done, c) for c in good}
+        caches, errors = self._compress(done, cells)
+        good = [cell for cell in cells if cell.id in caches]
         answers = decode(
             self.backbone,
             [DecodeRow(caches[c.id], len(context_ids), question_ids, sample.max_new_tokens) for c in good],
@@ -79,20 +79,29 @@ class CellEvaluator:
                 sample,
                 cell,
                 self.backbone.fingerprint,
-                done.errors[cell.method.label],
+                errors[cell.id],
                 self.provenance,
             )
             for cell in cells
-            if cell.method.label in done.errors
+            if cell.id in errors
         ]
         if not keep_retention:
             return rows, []
         tokens = [str(tokenizer.decode([token])) for token in context_ids]
         return rows, [_retention_row(sample, c, tokens, caches[c.id].kept_HK) for c in good]
 
-    def _compress(self, done: Prefill, cell: Cell) -> RowCache:
-        label = cell.method.label
-        return self.methods[label].compress(done.context, done.rankings_HL[label], cell.ratio)
+    def _compress(self, done: Prefill, cells: Sequence[Cell]) -> tuple[dict[str, RowCache], dict[str, Exception]]:
+        """The cells' caches, and why the others have none, by cell id."""
+        errors = {cell.id: done.errors[cell.method.label] for cell in cells if cell.method.label in done.errors}
+        caches = {}
+        for cell in cells:
+            label = cell.method.label
+            if label not in done.errors:
+                try:
+                    caches[cell.id] = self.methods[label].compress(done.context, done.rankings_HL[label], cell.ratio)
+                except ValueError as error:  # the method cannot give this ratio of this context
+                    errors[cell.id] = error
+        return caches, errors
 
     def _row(
         self, sample: Sample, cell: Cell, done: Prefill, cache: RowCache, question_tokens: int, answer: Answer
@@ -110,7 +119,7 @@ class CellEvaluator:
             "kept_min": min(lengths),
             "kept_mean": mean,
             "kept_max": max(lengths),
-            "measured_ratio": 1 - mean / done.context.tokens,
+            "measured_ratio": 1 - cache.kv_bytes / done.context.kv_bytes,
             "kv_bytes": cache.kv_bytes,
             "indexer_bytes": cache.indexer_bytes,
             "memory_bytes": cache.memory_bytes,

@@ -13,7 +13,7 @@ from indexmem.config.spec import content_hash, run_root
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import MethodContext
-from indexmem.eviction.methods.registry import FULL, make_method
+from indexmem.eviction.methods.registry import FULL, make_method, needs_training
 from indexmem.models.backbone import fingerprint, inspect, load_tokenizer
 from indexmem.models.geometry import Geometry
 from indexmem.models.texts import load_texts
@@ -113,7 +113,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
     context = MethodContext(geometry, checkpoint=checkpoint)
     checkpoints = {}
     for config in grid.methods:
-        untrained = config.name == "indexer" and not config.params.get("checkpoint") and checkpoint is None
+        untrained = needs_training(config) and checkpoint is None
         method = None if untrained else make_method(config, context)
         checkpoints[config.label] = method.checkpoint if method else "untrained"
         if method and method.min_context > grid.length // 2:
@@ -163,7 +163,8 @@ def _samples(benchmark: Benchmark, count: int, build: BuildContext) -> list[Samp
 
 def _checkpoint(experiment: Experiment, required: bool) -> str | None:
     """Folder of the spec's indexer: the one named, else the one that its own distillation left."""
-    if all(method.name != "indexer" or method.params.get("checkpoint") for method in experiment.grid.methods):
+    learned = [method.label for method in experiment.grid.methods if needs_training(method)]
+    if not learned:
         return None
     if experiment.indexer.checkpoint:
         return str(Path(experiment.indexer.checkpoint).expanduser().absolute())
@@ -172,7 +173,7 @@ def _checkpoint(experiment: Experiment, required: bool) -> str | None:
         return str(run.final)
     if required:
         raise UserError(
-            f"The grid compares 'indexer', but this spec's indexer is not trained yet ({run.final}). "
+            f"The grid compares {', '.join(learned)}, but this spec's modules are not trained yet ({run.final}). "
             "Run `python jobs/distill.py SPEC` first, or set indexer.checkpoint=FOLDER."
         )
     return None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from indexmem.eviction.memory.base import LatentMemory, MemoryState
@@ -24,6 +24,7 @@ class ContextCache:
     values_HLd: list[Tensor] = field(default_factory=list)
     cos_Lr: Tensor | None = None  # rotary tables of the context's positions
     sin_Lr: Tensor | None = None
+    modules: list[nn.Module] = field(default_factory=list)  # the attention modules, for their output projections
 
     @property
     def layers(self) -> int:

@@ -5,9 +5,12 @@ Shapes as in indexer.py; everything is a loop or an explicit L x L matrix, and p
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from indexmem.eviction.crosslayer import EPS
 from indexmem.eviction.indexer import ACTIVATIONS, NORM_EPS, Indexer
 
 
@@ -63,3 +66,24 @@ def dense_attention(query_QLd: Tensor, key_HTd: Tensor, value_HTd: Tensor, mask_
         logits = query_Ld @ key_HTd[head // group].double().T * scale
         outputs.append(logits.masked_fill(~mask_LT, float("-inf")).softmax(-1) @ value_HTd[head // group].double())
     return torch.stack(outputs)
+
+
+def slow_probabilities(scores_L: Tensor, probability: str, temperature: float) -> list[float]:
+    """p of one layer: `softmax` at a temperature, or `negonly` (L1, shifted only if negative)."""
+    scores = scores_L.double().tolist()
+    if probability == "softmax":
+        weights = [math.exp(s / temperature - max(s / temperature for s in scores)) for s in scores]
+        return [w / sum(weights) for w in weights]
+    shifted = [s - min(scores) if min(scores) < 0 else s for s in scores]
+    return [s / (sum(shifted) + EPS) for s in shifted]
+
+
+def slow_entropy(p_L: list[float]) -> float:
+    """-sum p log(p + eps) / log T of one layer."""
+    return -sum(p * math.log(p + EPS) for p in p_L) / math.log(len(p_L))
+
+
+def slow_gated_mean(scores_NL: Tensor, passed: list[bool], delta: float) -> list[float]:
+    """sum_l a_l s_l / (sum_l a_l + delta), token by token."""
+    layers = [layer for layer, takes_part in zip(scores_NL.double().tolist(), passed) if takes_part]
+    return [sum(layer[t] for layer in layers) / (len(layers) + delta) for t in range(scores_NL.shape[1])]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -46,6 +46,32 @@ class LayerTap:
     sin_BLr: Tensor
     scaling: float  # the backbone's own logit scale
     rotary: nn.Module  # the model's rotary embedding: (x, position_ids) -> cos, sin
+
+    def prefix(self, tokens: int) -> LayerTap:
+        """What the layer would have seen of the first `tokens` tokens alone (causality: the same values)."""
+        return replace(
+            self,
+            hidden_BLD=self.hidden_BLD[:, :tokens],
+            query_BQLd=self.query_BQLd[:, :, :tokens],
+            key_BHLd=self.key_BHLd[:, :, :tokens],
+            value_BHLd=self.value_BHLd[:, :, :tokens],
+            cos_BLr=self.cos_BLr[:, :tokens],
+            sin_BLr=self.sin_BLr[:, :tokens],
+        )
+
+    def row(self, index: int, tokens: int) -> LayerTap:
+        """One sequence of the batch, without its padding; the batch axis stays."""
+        rotary_row = index if self.cos_BLr.shape[0] > 1 else 0  # tables of batch 1 serve all rows
+        one = slice(index, index + 1)
+        return replace(
+            self,
+            hidden_BLD=self.hidden_BLD[one],
+            query_BQLd=self.query_BQLd[one],
+            key_BHLd=self.key_BHLd[one],
+            value_BHLd=self.value_BHLd[one],
+            cos_BLr=self.cos_BLr[rotary_row : rotary_row + 1],
+            sin_BLr=self.sin_BLr[rotary_row : rotary_row + 1],
+        ).prefix(tokens)
 
     @cached_property
     def query_pre_BQLd(self) -> Tensor:
@@ -101,6 +127,12 @@ def register_attention() -> None:
 def attention_layers(model: PreTrainedModel) -> list[nn.Module]:
     """The self-attention modules of a decoder, in layer order."""
     return [layer.self_attn for layer in model.get_decoder().layers]
+
+
+def output_weight(module: nn.Module) -> Tensor:
+    """Weight [D, Q d] of an attention module's output projection W_O."""
+    projection: nn.Linear = module.o_proj  # type: ignore[assignment]
+    return projection.weight
 
 
 @contextmanager

@@ -102,14 +102,19 @@ def load_backbone(config: ModelConfig) -> Backbone:
 
 
 def fingerprint(config: ModelConfig) -> str:
-    """Identity of the weights: the hub revision, or a hash of the folder's config and sampled weight blocks.
+    """Identity of weights and dtype: the hub revision, or a hash of the folder's config and sampled weight blocks.
 
     Sampling (64 blocks of 64 KiB a file, plus names and sizes) keeps it fast for files of many gigabytes.
     """
     source = resolve(config)
     if not Path(source).is_dir():
-        commit = getattr(AutoConfig.from_pretrained(source, revision=config.revision), "_commit_hash", None)
-        return str(commit or config.revision or "unknown")[:16]
+        loaded = AutoConfig.from_pretrained(
+            source, revision=config.revision, trust_remote_code=config.trust_remote_code
+        )
+        commit = getattr(loaded, "_commit_hash", None) or config.revision
+        if commit is None:
+            raise UserError(f"The revision of '{config.id}' cannot be told; set model.revision so that rows name it.")
+        return hashlib.sha256(f"{source}@{commit}:{config.dtype}".encode()).hexdigest()[:16]
     digest = hashlib.sha256(config.dtype.encode())
     for path in sorted(Path(source).glob("*")):
         if path.suffix not in (".safetensors", ".json", ".bin"):

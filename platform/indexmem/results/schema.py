@@ -43,7 +43,7 @@ ROW_SCHEMA = pa.schema(
         ("kept_min", pa.int32()),  # kept tokens per head, over layers and heads
         ("kept_mean", pa.float64()),
         ("kept_max", pa.int32()),
-        ("measured_ratio", pa.float64()),  # 1 - kept_mean / context_tokens
+        ("measured_ratio", pa.float64()),  # 1 - kv_bytes / full_kv_bytes
         ("kv_bytes", pa.int64()),  # context K and V that the cell keeps
         ("indexer_bytes", pa.int64()),  # indexer keys that decoding would need
         ("memory_bytes", pa.int64()),  # latent memory state

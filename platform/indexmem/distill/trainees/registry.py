@@ -8,15 +8,36 @@ from types import MappingProxyType
 from indexmem.config.schema import Experiment
 from indexmem.distill.trainees.base import Trainee
 from indexmem.distill.trainees.indexer import IndexerTrainee
+from indexmem.distill.trainees.locret import LocretTrainee
+from indexmem.distill.trainees.memory import MemoryTrainee
+from indexmem.eviction.indexer import NAME as INDEXER
+from indexmem.eviction.indexer import IndexerStack
 from indexmem.models.geometry import Geometry
 
-TRAINEES: Mapping[str, Callable[[Experiment, Geometry], Sequence[Trainee]]] = MappingProxyType(
+# (spec, geometry, trainees made before) -> trainees. Listed in the order in which they are made and run.
+Factory = Callable[[Experiment, Geometry, Sequence[Trainee]], Sequence[Trainee]]
+
+
+def _memories(experiment: Experiment, geometry: Geometry, made: Sequence[Trainee]) -> list[Trainee]:
+    """One memory per base; an indexer that is trained in the same run evicts as it learns."""
+    indexer = next((trainee.trained for trainee in made if trainee.name == INDEXER), None)
+    assert indexer is None or isinstance(indexer, IndexerStack)
+    return [MemoryTrainee(experiment, geometry, base, indexer) for base in experiment.memory.bases]
+
+
+TRAINEES: Mapping[str, Factory] = MappingProxyType(
     {
-        "indexer": lambda experiment, geometry: [IndexerTrainee(experiment, geometry)],
+        "indexer": lambda experiment, geometry, made: [IndexerTrainee(experiment, geometry)],
+        "memory": _memories,
+        "locret": lambda experiment, geometry, made: [LocretTrainee(experiment, geometry)],
     }
 )
 
 
 def make_trainees(experiment: Experiment, geometry: Geometry) -> list[Trainee]:
-    """All that the spec trains, in the order of `distill.modules`."""
-    return [trainee for name in experiment.distill.modules for trainee in TRAINEES[name](experiment, geometry)]
+    """All that the spec's `distill.modules` names."""
+    made: list[Trainee] = []
+    for name, factory in TRAINEES.items():
+        if name in experiment.distill.modules:
+            made.extend(factory(experiment, geometry, tuple(made)))
+    return made

@@ -16,13 +16,11 @@ from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.models.attention import LayerTap
 
 
-class LearnedIndexer(EvictionMethod):
-    """The distilled indexer; a layer-scope score row serves all KV heads."""
+class IndexerScores(EvictionMethod):
+    """Scores of an indexer at hand; a layer-scope score row serves all KV heads."""
 
-    def __init__(self, folder: str, context: MethodContext) -> None:
-        check_geometry(folder, context.geometry)
-        self.indexers = IndexerStack.load(folder).to(context.device).eval().requires_grad_(False)
-        self.checkpoint = weights_hash(folder, NAME)
+    def __init__(self, indexers: IndexerStack) -> None:
+        self.indexers = indexers
         self._shared_BGL: Tensor | None = None  # scores that the next layers of a sharing group use again
 
     def score(self, tap: LayerTap) -> Tensor:
@@ -40,3 +38,12 @@ class LearnedIndexer(EvictionMethod):
         shape = self.indexers.shape
         owners = kept_HK[:: shape.share_every]
         return sum(kept.shape[1] for kept in owners) * shape.rows * shape.dim * element_size
+
+
+class LearnedIndexer(IndexerScores):
+    """The distilled indexer of a checkpoint folder."""
+
+    def __init__(self, folder: str, context: MethodContext) -> None:
+        check_geometry(folder, context.geometry)
+        super().__init__(IndexerStack.load(folder).to(context.device).eval().requires_grad_(False))
+        self.checkpoint = weights_hash(folder, NAME)

@@ -21,11 +21,17 @@ from kvpress import (
 from indexmem.config.schema import MethodConfig
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
+from indexmem.eviction.methods.crosslayer import RunningMean, RunningMeanConfig
 from indexmem.eviction.methods.kvpress_scores import KvpressMethod, PyramidKV
 from indexmem.eviction.methods.learned import LearnedIndexer
+from indexmem.eviction.methods.locret import Locret
+from indexmem.eviction.methods.memory import WithMemory
 from indexmem.eviction.methods.simple import FullCache, Random, StreamingLLM
+from indexmem.eviction.methods.xkv import XKV
 
 FULL = "full"
+INDEXMEM, INDEXMEM_PARTS, MEMORY_SUFFIX = "indexmem", "indexer+memory", "+memory"
+LEARNED = frozenset({"indexer", "locret"})
 
 Factory = Callable[[Mapping[str, Any], MethodContext], EvictionMethod]
 
@@ -48,18 +54,29 @@ def _own(method: Callable[..., EvictionMethod], allowed: tuple[str, ...] = ()) -
     return build
 
 
-def _indexer(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
-    _check_params(params, ("checkpoint",))
-    folder = params.get("checkpoint") or context.checkpoint
-    if folder is None:
-        raise UserError("needs a trained checkpoint: distil one first, or set indexer.checkpoint=FOLDER")
-    return LearnedIndexer(str(folder), context)
+def _learned(method: Callable[..., EvictionMethod], allowed: tuple[str, ...] = ()) -> Factory:
+    def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
+        _check_params(params, ("checkpoint", *allowed))
+        folder = params.get("checkpoint") or context.checkpoint
+        if folder is None:
+            raise UserError("needs a trained checkpoint: distil one first, or set indexer.checkpoint=FOLDER")
+        return method(str(folder), context, **{name: params[name] for name in allowed if name in params})
+
+    return build
+
+
+def _running_mean(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
+    _check_params(params, tuple(RunningMeanConfig.model_fields))
+    config = RunningMeanConfig.of(params)
+    return RunningMean(make_method(config.base, context), config)
 
 
 METHODS: Mapping[str, Factory] = MappingProxyType(
     {
         FULL: _own(FullCache),
-        "indexer": _indexer,
+        "indexer": _learned(LearnedIndexer),
+        "locret": _learned(Locret, ("recent",)),
+        "xkv": _own(XKV, ("group", "key_share")),
         "snapkv": _kvpress(SnapKVPress),
         "pyramidkv": _kvpress(PyramidKVPress, PyramidKV),
         "tova": _kvpress(TOVAPress),
@@ -68,21 +85,44 @@ METHODS: Mapping[str, Factory] = MappingProxyType(
         "expected_attention": _kvpress(ExpectedAttentionPress),
         "streaming_llm": _own(StreamingLLM, ("n_sink",)),
         "random": _own(Random, ("seed",)),
+        "running_mean": _running_mean,
     }
 )
 
 
 def make_method(config: MethodConfig, context: MethodContext) -> EvictionMethod:
-    """Build a method from its config. Raises UserError naming the method, the mistake and what is allowed."""
-    factory = METHODS.get(config.name)
-    if factory is None:
-        near = difflib.get_close_matches(config.name, METHODS, n=1)
+    """Build a method from its config. Raises UserError naming the method, the mistake and what is allowed.
+
+    `<name>+memory` is method <name> with the latent memory trained for it; `indexmem` is `indexer+memory`.
+    """
+    name = INDEXMEM_PARTS if config.name == INDEXMEM else config.name
+    base, plus, _ = name.partition(MEMORY_SUFFIX)
+    factory = METHODS.get(base)
+    if factory is None or name != base + plus or (base == FULL and plus):
+        near = difflib.get_close_matches(config.name, [*METHODS, INDEXMEM], n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
-        raise UserError(f"Unknown method '{config.name}'.{hint} Methods: {', '.join(METHODS)}.")
+        names = ", ".join([*METHODS, INDEXMEM])
+        raise UserError(f"Unknown method '{config.name}'.{hint} Methods: {names}; NAME+memory adds a trained memory.")
     try:
-        return factory(config.params, context)
+        method = factory(config.params, context)
+        return _with_memory(method, base, config.params, context) if plus else method
     except UserError as error:
         raise UserError(f"Method '{config.label}': {error}") from None
+
+
+def needs_training(config: MethodConfig) -> bool:
+    """Whether the method uses weights that a spec trains, and names no folder of its own to take them from."""
+    learned = config.name in LEARNED or config.name == INDEXMEM or config.name.endswith(MEMORY_SUFFIX)
+    return learned and not config.params.get("checkpoint")
+
+
+def _with_memory(
+    method: EvictionMethod, base: str, params: Mapping[str, Any], context: MethodContext
+) -> EvictionMethod:
+    folder = params.get("checkpoint") or context.checkpoint
+    if folder is None:
+        raise UserError("needs a trained memory: distil one first, or set indexer.checkpoint=FOLDER")
+    return WithMemory(method, base, str(folder), context)
 
 
 def _check_params(params: Mapping[str, Any], allowed: Sequence[str]) -> None:

@@ -1,0 +1,61 @@
+"""Weighted k-means of many small problems at once, deterministic.
+
+Shapes: B rows, H heads, E points, S clusters, d dims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+LLOYD_ITERATIONS = 8
+
+
+def cluster(point_BHEd: Tensor, weight_BHE: Tensor, clusters: int, iterations: int = LLOYD_ITERATIONS) -> Tensor:
+    """Assign each point to one of `clusters` clusters: int64 [B, H, E]. Points of weight 0 pull no centre.
+
+    Centres start at the farthest-first traversal: outliers, which attention singles out too, get clusters of their own.
+    """
+    centre_BHSd = _farthest_first(point_BHEd, weight_BHE, clusters)
+    for _ in range(iterations):
+        slot_BHE = nearest(point_BHEd, centre_BHSd)
+        total_BHS, (mean_BHSd,) = cluster_means(slot_BHE, weight_BHE, (point_BHEd,), clusters)
+        centre_BHSd = torch.where(total_BHS[..., None] > 0, mean_BHSd, centre_BHSd)
+    return nearest(point_BHEd, centre_BHSd)
+
+
+def nearest(point_BHEd: Tensor, centre_BHSd: Tensor) -> Tensor:
+    """Index of the nearest centre; ties go to the lower index. Uses |p-c|^2 = |p|^2 - 2 p.c + |c|^2 without |p|^2."""
+    score_BHES = 2 * point_BHEd @ centre_BHSd.transpose(-1, -2) - centre_BHSd.square().sum(-1)[..., None, :]
+    return score_BHES.argmax(-1)
+
+
+def cluster_means(
+    slot_BHE: Tensor, weight_BHE: Tensor, values_BHEx: Sequence[Tensor], clusters: int
+) -> tuple[Tensor, list[Tensor]]:
+    """Total weight [B, H, S] and weighted mean [B, H, S, x] of each cluster; an empty cluster has means of 0."""
+    batch, heads, _ = slot_BHE.shape
+    total_BHS = weight_BHE.new_zeros(batch, heads, clusters).scatter_add_(2, slot_BHE, weight_BHE)
+    means = []
+    for value_BHEx in values_BHEx:
+        width = value_BHEx.shape[-1]
+        summed = value_BHEx.new_zeros(batch, heads, clusters, width)
+        summed.scatter_add_(2, slot_BHE[..., None].expand(-1, -1, -1, width), value_BHEx * weight_BHE[..., None])
+        means.append(summed / total_BHS.clamp(min=torch.finfo(total_BHS.dtype).tiny)[..., None])
+    return total_BHS, means
+
+
+def _farthest_first(point_BHEd: Tensor, weight_BHE: Tensor, clusters: int) -> Tensor:
+    """Centres [B, H, S, d]: the first weighted point, then always the point farthest from all centres so far."""
+    counts = weight_BHE > 0
+    distance_BHE = torch.where(counts, torch.inf, -1.0)
+    centres = []
+    for _ in range(clusters):
+        index_BH1 = distance_BHE.argmax(-1, keepdim=True)
+        centre_BH1d = point_BHEd.gather(2, index_BH1[..., None].expand(-1, -1, -1, point_BHEd.shape[-1]))
+        centres.append(centre_BH1d)
+        distance_BHE = torch.minimum(distance_BHE, (point_BHEd - centre_BH1d).square().sum(-1))
+        distance_BHE = torch.where(counts, distance_BHE, -1.0)
+    return torch.cat(centres, dim=2)

@@ -1,0 +1,50 @@
+"""A backbone's memories: one per layer, trained for the evictions of one base method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from torch import nn
+
+from indexmem.eviction.checkpoint import load_module
+from indexmem.eviction.memory.base import LatentMemory, MemoryShape
+from indexmem.eviction.memory.maps import LinearMemory, PositiveMemory
+from indexmem.eviction.memory.slots import SlotMemory
+from indexmem.models.geometry import Geometry
+
+KINDS: Mapping[str, type[LatentMemory]] = MappingProxyType(
+    {"slots": SlotMemory, "positive": PositiveMemory, "linear": LinearMemory}
+)
+
+
+def module_name(base: str) -> str:
+    """Name in a checkpoint of the memory trained for evictions of method `base`."""
+    return f"memory-{base}"
+
+
+class MemoryStack(nn.ModuleList):
+    """One memory for each layer of a backbone."""
+
+    def __init__(self, shape: MemoryShape, geometry: Geometry) -> None:
+        super().__init__(KINDS[shape.features](shape, geometry) for _ in range(geometry.layers))
+        self.shape = shape
+        self.geometry = geometry
+
+    @classmethod
+    def load(cls, folder: str | Path, base: str) -> MemoryStack:
+        """The memory of a checkpoint folder that was trained for `base` (fp32, on CPU)."""
+        shape, geometry, state = load_module(folder, module_name(base))
+        memories = cls(MemoryShape(**shape), geometry)
+        memories.load_state_dict(state)
+        return memories
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the fast weights of one sequence, all layers."""
+        return sum(4 * memory.state_floats() for memory in self)  # type: ignore[operator]
