@@ -98,6 +98,7 @@ def test_extremes_of_the_statistics():
     assert (peak(flat).item(), peak(one).item()) == (pytest.approx(0.02), 1.0)
     single = softmax_probabilities(torch.zeros(1, 1, dtype=torch.float64), 1.0)
     assert normalised_entropy(single).item() == pytest.approx(0.0, abs=1e-9)
+    assert normalised_entropy(torch.zeros(1, 1)).item() == 0.0
     for extreme in (1e-300, 1e300):
         p = softmax_probabilities(torch.tensor([[1e30, -1e30, 1e30]], dtype=torch.float64), extreme)
         assert p.isfinite().all()
@@ -269,6 +270,7 @@ def test_shortest_context_label_and_hash():
         ({"base": "running_mean"}, "base 'running_mean' has no scores for each layer"),
         ({"base": "full"}, "base 'full' has no scores for each layer"),
         ({"base": "pyramidkv"}, "base 'pyramidkv' decides more than scores"),
+        ({"base": "xkv"}, "base 'xkv' decides more than scores"),
         ({"gate": "entropy"}, "parameter 'gate': .*'entropy_skip_high'.*got 'entropy'"),
         ({"gate": "peak"}, "gate 'peak' needs a threshold gamma"),
         ({"gate": "peak", "gamma": 1.5}, "parameter 'gamma': .*less than or equal to 1, got 1.5"),

@@ -19,6 +19,7 @@ from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
+from indexmem.eviction.locret import LocretShape, LocretStack
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import METHODS, make_method
 
@@ -74,7 +75,8 @@ def test_scoring_leaves_the_model_untouched():
 def test_sinks_are_kept_by_every_method(tmp_path):
     backbone = tiny_backbone()
     indexers = IndexerStack(IndexerShape.of(IndexerConfig(), backbone.geometry), backbone.geometry)
-    context = MethodContext(backbone.geometry, checkpoint=str(save_modules({"indexer": indexers}, tmp_path / "c")))
+    trained = {"indexer": indexers, "locret": LocretStack(LocretShape(), backbone.geometry)}
+    context = MethodContext(backbone.geometry, checkpoint=str(save_modules(trained, tmp_path / "c")))
     methods = {name: make_method(MethodConfig(name=name), context) for name in METHODS}
     done = prefill(backbone, random_ids(120), methods, sinks=4)
     assert not done.errors

@@ -59,18 +59,17 @@ class LayerTap:
             sin_BLr=self.sin_BLr[:, :tokens],
         )
 
-    def row(self, index: int, tokens: int) -> LayerTap:
-        """One sequence of the batch, without its padding; the batch axis stays."""
-        rotary_row = index if self.cos_BLr.shape[0] > 1 else 0  # tables of batch 1 serve all rows
-        one = slice(index, index + 1)
+    def rows(self, index_R: Tensor, tokens: int) -> LayerTap:
+        """Some sequences of the batch, all of `tokens` real tokens, without their padding."""
+        one_table = self.cos_BLr.shape[0] == 1  # tables of batch 1 serve all rows
         return replace(
             self,
-            hidden_BLD=self.hidden_BLD[one],
-            query_BQLd=self.query_BQLd[one],
-            key_BHLd=self.key_BHLd[one],
-            value_BHLd=self.value_BHLd[one],
-            cos_BLr=self.cos_BLr[rotary_row : rotary_row + 1],
-            sin_BLr=self.sin_BLr[rotary_row : rotary_row + 1],
+            hidden_BLD=self.hidden_BLD[index_R],
+            query_BQLd=self.query_BQLd[index_R],
+            key_BHLd=self.key_BHLd[index_R],
+            value_BHLd=self.value_BHLd[index_R],
+            cos_BLr=self.cos_BLr if one_table else self.cos_BLr[index_R],
+            sin_BLr=self.sin_BLr if one_table else self.sin_BLr[index_R],
         ).prefix(tokens)
 
     @cached_property

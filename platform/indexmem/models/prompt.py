@@ -40,4 +40,5 @@ class PromptFormat:
 
 def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Token ids of `text` as it stands: no special tokens added, none dropped."""
-    return tokenizer.encode(text, add_special_tokens=False)
+    # verbose=False: documents longer than the model are cut into windows later, and need no warning.
+    return tokenizer.encode(text, add_special_tokens=False, verbose=False)

@@ -7,7 +7,8 @@ In each window the last tokens query a context that a base method has evicted fr
 The paper's MSE, divided by its value without memory (no gradient through it): layers of any scale weigh the same, and
 1 - L is the share of the eviction error that the memory removes.
 
-Shapes: H KV heads, Q query heads, C context tokens, n query tokens, d head_dim.
+Shapes: H KV heads, Q query heads, C context tokens, n query tokens, d head_dim,
+X batch x KV heads.
 """
 
 from __future__ import annotations
@@ -53,24 +54,29 @@ class MemoryTrainee(Trainee):
     def layer_loss(self, tap: LayerTap, lengths_B: Tensor, step: StepContext) -> Tensor:
         memory: LatentMemory = self.memories[tap.layer]  # type: ignore[assignment]
         ratio = step.uniform(*self.config.evict_ratios)
-        losses = [self._row_loss(memory, tap.row(b, int(n)), ratio) for b, n in enumerate(lengths_B)]
-        useful = [loss for loss in losses if loss is not None]
-        if not useful:
-            return sum((p.sum() * 0.0 for p in memory.parameters()), start=lengths_B.new_zeros((), dtype=torch.float32))
-        return torch.stack(useful).mean()
+        losses = []
+        for length in lengths_B.unique():  # sequences of equal length go together
+            rows_R = (lengths_B == length).nonzero().squeeze(1)
+            loss = self._loss(memory, tap.rows(rows_R, int(length)), ratio)
+            if loss is not None:
+                losses.append(loss * len(rows_R))
+        if not losses:
+            return sum((p.sum() * 0.0 for p in memory.parameters()), start=tap.key_BHLd.new_zeros(()))
+        return torch.stack(losses).sum() / len(lengths_B)
 
-    def _row_loss(self, memory: LatentMemory, tap: LayerTap, ratio: float) -> Tensor | None:
-        """None when the window is too short for the base method to score."""
+    def _loss(self, memory: LatentMemory, tap: LayerTap, ratio: float) -> Tensor | None:
+        """Mean loss of sequences of one length; None when it is too short for the base method to score."""
         (base,) = self._base
-        length = tap.key_BHLd.shape[2]
+        batch, heads, length = tap.key_BHLd.shape[:3]
         context = max(length - self.config.query_tokens, int(length * CONTEXT_SHARE))
         if context < max(base.min_context, 2 * self.sinks + 2):
             return None
         seen = tap.prefix(context)
-        ranking_HC = rank(base.score(seen)[0], self.sinks)
-        kept_HK = keep(ranking_HC, base.kept(context, ratio, tap.layer, self.memories.geometry.layers))
-        leaves_HC = torch.ones_like(ranking_HC, dtype=torch.bool).scatter_(1, kept_HK, False)
-        kept, new, lost = context_and_new(tap, context, leaves_HC)
+        ranking_XC = rank(base.score(seen).flatten(0, 1), self.sinks)
+        kept_XK = keep(ranking_XC, base.kept(context, ratio, tap.layer, self.memories.geometry.layers))
+        leaves_XC = torch.ones_like(ranking_XC, dtype=torch.bool).scatter_(1, kept_XK, False)
+        leaves_BHC = leaves_XC.unflatten(0, (batch, heads))
+        kept, new, lost = context_and_new(tap, context, leaves_BHC)
         full_BQnd, _ = merge(kept, new, lost)
         plain_BQnd, lse_BQn = merge(kept, new)
 
@@ -79,7 +85,7 @@ class MemoryTrainee(Trainee):
         evicted = Evicted(
             (seen.key_pre_BHLd if before else seen.key_BHLd),
             seen.value_BHLd,
-            leaves_HC[None],
+            leaves_BHC,
             output_weight(tap.module) if memory.shape.value == "model" else None,
         )
         query = (tap.query_pre_BQLd if before else tap.query_BQLd)[:, :, context:]
@@ -90,7 +96,8 @@ class MemoryTrainee(Trainee):
                 weight_DV = output_weight(tap.module).float()
                 project = lambda x: x.transpose(1, 2).flatten(2) @ weight_DV.T  # noqa: E731
                 missing, left = project(missing), project(left) - readout.residual_BnD
-            return left.square().sum() / missing.square().sum().clamp(min=1e-12)
+            per_sequence = tuple(range(1, left.dim()))
+            return (left.square().sum(per_sequence) / missing.square().sum(per_sequence).clamp(min=1e-12)).mean()
 
 
 def _base_method(

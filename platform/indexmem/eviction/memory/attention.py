@@ -35,14 +35,14 @@ def merge(*parts: Part) -> Part:
     return output, lse
 
 
-def context_and_new(tap: LayerTap, context: int, leaves_HC: Tensor) -> tuple[Part, Part, Part]:
+def context_and_new(tap: LayerTap, context: int, leaves_BHC: Tensor) -> tuple[Part, Part, Part]:
     """Attention of the tokens after `context`: over kept context, over themselves (causal), over evicted context."""
     query_BQnd = tap.query_BQLd[:, :, context:]
     new = query_BQnd.shape[2]
     key, value = tap.key_BHLd, tap.value_BHLd
-    mask_H11C = leaves_HC[:, None, None, :]
+    mask_BH11C = leaves_BHC[:, :, None, None, :]
     causal_nn = torch.ones(new, new, dtype=torch.bool, device=key.device).tril()
-    kept = partial_attention(query_BQnd, key[:, :, :context], value[:, :, :context], tap.scaling, ~mask_H11C)
-    lost = partial_attention(query_BQnd, key[:, :, :context], value[:, :, :context], tap.scaling, mask_H11C)
+    kept = partial_attention(query_BQnd, key[:, :, :context], value[:, :, :context], tap.scaling, ~mask_BH11C)
+    lost = partial_attention(query_BQnd, key[:, :, :context], value[:, :, :context], tap.scaling, mask_BH11C)
     own = partial_attention(query_BQnd, key[:, :, context:], value[:, :, context:], tap.scaling, causal_nn)
     return kept, own, lost

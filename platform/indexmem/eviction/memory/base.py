@@ -98,6 +98,7 @@ class LatentMemory(nn.Module):
         super().__init__()
         self.shape = shape
         self.kv_heads, self.group, self.head_dim = geometry.kv_heads, geometry.group, geometry.head_dim
+        self.hidden_size = geometry.hidden_size
         self.scaling = geometry.head_dim**-0.5
 
     @abstractmethod
@@ -119,7 +120,8 @@ class LatentMemory(nn.Module):
         weight = next(iter([*self.parameters(), *self.buffers()]))
         token = torch.zeros(1, self.kv_heads, 1, self.head_dim, device=weight.device)
         present = torch.ones(1, self.kv_heads, 1, dtype=torch.bool, device=weight.device)
-        return self.write(None, Evicted(token, token, present)).nbytes // 4
+        projection = torch.zeros(self.hidden_size, self.kv_heads * self.group * self.head_dim, device=weight.device)
+        return self.write(None, Evicted(token, token, present, projection)).nbytes // 4
 
 
 def fuse_by_mass(output: Tensor, lse: Tensor, memory_output: Tensor, memory_lse: Tensor) -> Tensor:
