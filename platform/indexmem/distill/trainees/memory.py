@@ -59,13 +59,14 @@ class MemoryTrainee(Trainee):
             rows_R = (lengths_B == length).nonzero().squeeze(1)
             loss = self._loss(memory, tap.rows(rows_R, int(length)), ratio)
             if loss is not None:
-                losses.append(loss * len(rows_R))
-        if not losses:
-            return sum((p.sum() * 0.0 for p in memory.parameters()), start=tap.key_BHLd.new_zeros(()))
-        return torch.stack(losses).sum() / len(lengths_B)
+                losses.append(loss)
+        with torch.enable_grad():
+            if not losses:
+                return sum((p.sum() * 0.0 for p in memory.parameters()), start=tap.key_BHLd.new_zeros(()))
+            return torch.stack(losses).sum() / len(lengths_B)
 
     def _loss(self, memory: LatentMemory, tap: LayerTap, ratio: float) -> Tensor | None:
-        """Mean loss of sequences of one length; None when it is too short for the base method to score."""
+        """Summed loss of sequences of one length; None when it is too short for the base method to score."""
         (base,) = self._base
         batch, heads, length = tap.key_BHLd.shape[:3]
         context = max(length - self.config.query_tokens, int(length * CONTEXT_SHARE))
@@ -97,7 +98,7 @@ class MemoryTrainee(Trainee):
                 project = lambda x: x.transpose(1, 2).flatten(2) @ weight_DV.T  # noqa: E731
                 missing, left = project(missing), project(left) - readout.residual_BnD
             per_sequence = tuple(range(1, left.dim()))
-            return (left.square().sum(per_sequence) / missing.square().sum(per_sequence).clamp(min=1e-12)).mean()
+            return (left.square().sum(per_sequence) / missing.square().sum(per_sequence).clamp(min=1e-12)).sum()
 
 
 def _base_method(
