@@ -64,9 +64,17 @@ EQUAL_BYTES_TOKENS = 64
 class _Named(MemoryTrainee):
     """A memory trainee that is stored under its design's number."""
 
-    def __init__(self, experiment: Experiment, geometry, number: int, indexers: IndexerStack) -> None:
+    def __init__(self, experiment: Experiment, geometry, number: int, indexers: IndexerStack, shared: dict) -> None:
         super().__init__(experiment, geometry, "indexer", indexers)
         self.name = f"design-{number}"
+        self.shared = shared
+
+    def scene(self, tap: LayerTap, ratio: float):
+        """All designs remember the same evictions: compute them once a layer."""
+        key = (tap.layer, ratio, tap.key_BHLd.shape, float(tap.hidden_BLD.flatten()[0]))
+        if self.shared.get("key") != key:
+            self.shared.update(key=key, scene=super().scene(tap, ratio))
+        return self.shared["scene"]
 
 
 def train(experiment: Experiment, designs: dict[str, dict], backbone: Backbone, folder: Path) -> Path:
@@ -77,8 +85,9 @@ def train(experiment: Experiment, designs: dict[str, dict], backbone: Backbone, 
     def trainees(spec: Experiment, geometry):
         indexer = IndexerTrainee(spec, geometry)
         raw = spec.model_dump(mode="json")
+        shared: dict = {}
         made = [
-            _Named(validate(raw | {"memory": design}, name), geometry, number, indexer.trained)
+            _Named(validate(raw | {"memory": design}, name), geometry, number, indexer.trained, shared)
             for number, (name, design) in enumerate(designs.items())
         ]
         return [indexer, *made]

@@ -7,11 +7,12 @@ In each window the last tokens query a context that a base method has evicted fr
 The paper's MSE, divided by its value without memory (no gradient through it): layers of any scale weigh the same, and
 1 - L is the share of the eviction error that the memory removes.
 
-Shapes: H KV heads, Q query heads, C context tokens, n query tokens, d head_dim,
-X batch x KV heads.
+Shapes: H KV heads, Q query heads, C context tokens, n query tokens, d head_dim, X batch x KV heads.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -55,50 +56,65 @@ class MemoryTrainee(Trainee):
         memory: LatentMemory = self.memories[tap.layer]  # type: ignore[assignment]
         ratio = step.uniform(*self.config.evict_ratios)
         losses = []
-        for length in lengths_B.unique():  # sequences of equal length go together
+        for length in lengths_B.unique().tolist():  # sequences of equal length go together
             rows_R = (lengths_B == length).nonzero().squeeze(1)
-            loss = self._loss(memory, tap.rows(rows_R, int(length)), ratio)
-            if loss is not None:
-                losses.append(loss)
+            scene = self.scene(tap.rows(rows_R, length), ratio)
+            if scene is not None:
+                losses.append(_loss(memory, scene))
         with torch.enable_grad():
             if not losses:
                 return sum((p.sum() * 0.0 for p in memory.parameters()), start=tap.key_BHLd.new_zeros(()))
             return torch.stack(losses).sum() / len(lengths_B)
 
-    def _loss(self, memory: LatentMemory, tap: LayerTap, ratio: float) -> Tensor | None:
-        """Summed loss of sequences of one length; None when it is too short for the base method to score."""
+    def scene(self, tap: LayerTap, ratio: float) -> Scene | None:
+        """Evict from the windows' beginning and attend from their end; None for windows too short to score."""
         (base,) = self._base
         batch, heads, length = tap.key_BHLd.shape[:3]
         context = max(length - self.config.query_tokens, int(length * CONTEXT_SHARE))
         if context < max(base.min_context, 2 * self.sinks + 2):
             return None
-        seen = tap.prefix(context)
-        ranking_XC = rank(base.score(seen).flatten(0, 1), self.sinks)
+        ranking_XC = rank(base.score(tap.prefix(context)).flatten(0, 1), self.sinks)
         kept_XK = keep(ranking_XC, base.kept(context, ratio, tap.layer, self.memories.geometry.layers))
         leaves_XC = torch.ones_like(ranking_XC, dtype=torch.bool).scatter_(1, kept_XK, False)
         leaves_BHC = leaves_XC.unflatten(0, (batch, heads))
         kept, new, lost = context_and_new(tap, context, leaves_BHC)
-        full_BQnd, _ = merge(kept, new, lost)
-        plain_BQnd, lse_BQn = merge(kept, new)
+        return Scene(tap, context, leaves_BHC, merge(kept, new, lost)[0], *merge(kept, new))
 
-        before = memory.shape.rotary == "pre"
-        memory.observe((tap.query_pre_BQLd if before else tap.query_BQLd)[:, :, :context])
-        evicted = Evicted(
-            (seen.key_pre_BHLd if before else seen.key_BHLd),
-            seen.value_BHLd,
-            leaves_BHC,
-            output_weight(tap.module) if memory.shape.value == "model" else None,
-        )
-        query = (tap.query_pre_BQLd if before else tap.query_BQLd)[:, :, context:]
-        with torch.enable_grad():
-            readout = memory.read(memory.write(None, evicted), query, plain_BQnd, lse_BQn)
-            missing, left = full_BQnd - plain_BQnd, full_BQnd - readout.output_BQnd
-            if memory.shape.value == "model":
-                weight_DV = output_weight(tap.module).float()
-                project = lambda x: x.transpose(1, 2).flatten(2) @ weight_DV.T  # noqa: E731
-                missing, left = project(missing), project(left) - readout.residual_BnD
-            per_sequence = tuple(range(1, left.dim()))
-            return (left.square().sum(per_sequence) / missing.square().sum(per_sequence).clamp(min=1e-12)).sum()
+
+@dataclass(frozen=True)
+class Scene:
+    """Windows of one length: what was evicted, and what attention says with and without it."""
+
+    tap: LayerTap
+    context: int
+    leaves_BHC: Tensor
+    full_BQnd: Tensor
+    plain_BQnd: Tensor
+    lse_BQn: Tensor  # of the plain output's softmax
+
+
+def _loss(memory: LatentMemory, scene: Scene) -> Tensor:
+    """Relative squared error, summed over the windows."""
+    tap, context = scene.tap, scene.context
+    before = memory.shape.rotary == "pre"
+    query_BQLd = tap.query_pre_BQLd if before else tap.query_BQLd
+    memory.observe(query_BQLd[:, :, :context])
+    evicted = Evicted(
+        (tap.key_pre_BHLd if before else tap.key_BHLd)[:, :, :context],
+        tap.value_BHLd[:, :, :context],
+        scene.leaves_BHC,
+        output_weight(tap.module) if memory.shape.value == "model" else None,
+    )
+    with torch.enable_grad():
+        state = memory.write(None, evicted)
+        readout = memory.read(state, query_BQLd[:, :, context:], scene.plain_BQnd, scene.lse_BQn)
+        missing, left = scene.full_BQnd - scene.plain_BQnd, scene.full_BQnd - readout.output_BQnd
+        if readout.residual_BnD is not None:
+            weight_DV = output_weight(tap.module).float()
+            missing = missing.transpose(1, 2).flatten(2) @ weight_DV.T
+            left = left.transpose(1, 2).flatten(2) @ weight_DV.T - readout.residual_BnD
+        per_window = tuple(range(1, left.dim()))
+        return (left.square().sum(per_window) / missing.square().sum(per_window).clamp(min=1e-12)).sum()
 
 
 def _base_method(

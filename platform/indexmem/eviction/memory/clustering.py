@@ -49,13 +49,15 @@ def cluster_means(
 
 def _farthest_first(point_BHEd: Tensor, weight_BHE: Tensor, clusters: int) -> Tensor:
     """Centres [B, H, S, d]: the first weighted point, then always the point farthest from all centres so far."""
-    counts = weight_BHE > 0
-    distance_BHE = torch.where(counts, torch.inf, -1.0)
-    centres = []
+    square_BHE = point_BHEd.square().sum(-1)
+    # Points without weight stay below every distance and are never chosen.
+    distance_BHE = torch.where(weight_BHE > 0, torch.inf, -torch.inf)
+    chosen = []
     for _ in range(clusters):
         index_BH1 = distance_BHE.argmax(-1, keepdim=True)
-        centre_BH1d = point_BHEd.gather(2, index_BH1[..., None].expand(-1, -1, -1, point_BHEd.shape[-1]))
-        centres.append(centre_BH1d)
-        distance_BHE = torch.minimum(distance_BHE, (point_BHEd - centre_BH1d).square().sum(-1))
-        distance_BHE = torch.where(counts, distance_BHE, -1.0)
-    return torch.cat(centres, dim=2)
+        chosen.append(index_BH1)
+        centre_BHd1 = point_BHEd.gather(2, index_BH1[..., None].expand(-1, -1, -1, point_BHEd.shape[-1])).mT
+        away_BHE = torch.add(square_BHE, (point_BHEd @ centre_BHd1).squeeze(-1), alpha=-2)
+        distance_BHE = torch.minimum(distance_BHE, away_BHE.add_(square_BHE.gather(2, index_BH1)))
+    index_BHS = torch.cat(chosen, dim=-1)
+    return point_BHEd.gather(2, index_BHS[..., None].expand(*index_BHS.shape, point_BHEd.shape[-1]))
