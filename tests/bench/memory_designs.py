@@ -4,8 +4,8 @@
 
 One run trains an indexer and, on the same frozen forward passes, one memory of each design for the indexer's
 evictions. On held-out text it then measures, per design, ratio and layer, the share of || o_full - o_kept ||^2 that the
-memory removes, beside plain eviction that keeps as many more tokens as the state costs. With --tasks it evaluates
-needle retrieval with the best design, without memory, and with as many more tokens.
+memory removes, beside plain eviction that keeps as many more tokens as the state costs. Slot
+designs are measured before their maps are trained, too.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from indexmem.config.schema import Experiment
 from indexmem.distill.history import History
 from indexmem.distill.loop import LocalContext, distill
 from indexmem.distill.trainees.memory import MemoryTrainee
+from indexmem.eviction.checkpoint import load_module
 from indexmem.eviction.indexer import IndexerStack
 from indexmem.eviction.memory.attention import merge, partial_attention
-from indexmem.eviction.memory.base import Evicted
+from indexmem.eviction.memory.base import Evicted, MemoryShape
 from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.eviction.methods.learned import IndexerScores
 from indexmem.eviction.policy import keep, kept_count, rank
@@ -41,13 +42,21 @@ SINKS = 4
 # Equal bytes: on SmolLM2 (3 KV heads of 64) 64 tokens of K and V are 24,576 numbers a layer.
 DESIGNS: dict[str, dict] = {
     "paper: linear, add, kv_flat, pre-RoPE, d/8": {
-        "features": "linear", "fusion": "add", "input": "kv_flat", "rotary": "pre",
+        "features": "linear",
+        "fusion": "add",
+        "input": "kv_flat",
+        "rotary": "pre",
     },
     "linear, add, kv_flat, 42": {"features": "linear", "fusion": "add", "input": "kv_flat", "rotary": "pre", "dim": 42},
     "linear, add, model, 42": {"features": "linear", "fusion": "add", "input": "model", "rotary": "pre", "dim": 42},
     "linear, add, head, 126": {"features": "linear", "fusion": "add", "input": "head", "rotary": "pre", "dim": 126},
     "linear, add, kv_flat, model space, 42": {
-        "features": "linear", "fusion": "add", "input": "kv_flat", "rotary": "pre", "value": "model", "dim": 42,
+        "features": "linear",
+        "fusion": "add",
+        "input": "kv_flat",
+        "rotary": "pre",
+        "value": "model",
+        "dim": 42,
     },
     "linear, mix, kv_flat, 42": {"features": "linear", "fusion": "mix", "input": "kv_flat", "rotary": "pre", "dim": 42},
     "positive, joint, pre-RoPE, 126": {"features": "positive", "rotary": "pre", "dim": 126},
@@ -99,7 +108,12 @@ def train(experiment: Experiment, designs: dict[str, dict], backbone: Backbone, 
 
 @torch.inference_mode()
 def reductions(
-    backbone: Backbone, indexers: IndexerStack, memories: dict[str, MemoryStack], texts: list[str], context: int, new: int
+    backbone: Backbone,
+    indexers: IndexerStack,
+    memories: dict[str, MemoryStack],
+    texts: list[str],
+    context: int,
+    new: int,
 ) -> dict:
     """name -> ratio -> [sequences, layers, 2]: squared error left, and without memory."""
     layers = backbone.geometry.layers
@@ -114,7 +128,9 @@ def reductions(
             ranking = rank(scorer.score(seen)[0], SINKS)
             query = tap.query_BQLd[:, :, context:]
             causal = torch.ones(new, new, dtype=torch.bool, device=query.device).tril()
-            own = partial_attention(query, tap.key_BHLd[:, :, context:], tap.value_BHLd[:, :, context:], tap.scaling, causal)
+            own = partial_attention(
+                query, tap.key_BHLd[:, :, context:], tap.value_BHLd[:, :, context:], tap.scaling, causal
+            )
 
             def over(positions_HK):
                 index = positions_HK[None, ..., None].expand(1, -1, -1, tap.key_BHLd.shape[-1])
@@ -132,7 +148,8 @@ def reductions(
                 leaves = torch.ones_like(ranking, dtype=torch.bool).scatter_(1, keep(ranking, count), False)
                 more = merge(over(keep(ranking, min(context, count + EQUAL_BYTES_TOKENS))), own)[0]
                 rows[f"{EQUAL_BYTES_TOKENS} more tokens, no memory"][ratio][tap.layer] = (
-                    (full - more).square().sum().item(), missing,
+                    (full - more).square().sum().item(),
+                    missing,
                 )
                 for name, stack in memories.items():
                     memory = stack[tap.layer]
@@ -177,12 +194,39 @@ def summarise(errors: dict) -> list[dict]:
             low, high = np.quantile([d[0].mean() for d in draws], (0.025, 0.975))
             rows.append(
                 {
-                    "design": name, "ratio": ratio, "mean_over_layers": by_layer.mean(), "low": low, "high": high,
-                    "pooled": pooled, "worst_layer": by_layer.min(), "sequences": len(stacked),
+                    "design": name,
+                    "ratio": ratio,
+                    "mean_over_layers": by_layer.mean(),
+                    "low": low,
+                    "high": high,
+                    "pooled": pooled,
+                    "worst_layer": by_layer.min(),
+                    "sequences": len(stacked),
                     "by_layer": [round(float(x), 4) for x in by_layer],
                 }
             )
     return rows
+
+
+def load_designs(folder: Path, designs: dict[str, dict], backbone: Backbone) -> dict[str, MemoryStack]:
+    """The trained designs that the folder holds; slot designs also as they are before their maps are trained."""
+    shapes = {
+        name: MemoryShape.of(validate({"memory": design}, name).memory, backbone.geometry).to_dict()
+        for name, design in designs.items()
+    }
+    memories: dict[str, MemoryStack] = {}
+    for stored in sorted(folder.glob("design-*.safetensors")):
+        shape, geometry, state = load_module(folder, stored.stem)
+        name = next(name for name, known in shapes.items() if known == shape)
+        memories[name] = MemoryStack(MemoryShape(**shape), geometry)
+        memories[name].load_state_dict(state)
+        memories[name].to(backbone.device).eval()
+        if shape["features"] == "slots":
+            fresh = MemoryStack(MemoryShape(**shape), geometry).to(backbone.device).eval()
+            for target, source in zip(fresh, memories[name], strict=True):
+                target.metric_Hdd.copy_(source.metric_Hdd)
+            memories[f"{name}, untrained maps"] = fresh
+    return memories
 
 
 def main() -> None:
@@ -198,6 +242,7 @@ def main() -> None:
     parser.add_argument("--peak-lr", type=float, default=1e-3)
     parser.add_argument("--indexer-only", type=int, default=0, help="steps before the memories join")
     parser.add_argument("--work", type=Path, default=Path("memory-designs"))
+    parser.add_argument("--load", type=Path, help="evaluate this checkpoint folder instead of training")
     parser.add_argument("--designs", nargs="*", help="substrings of design names; default: all")
     arguments = parser.parse_args()
     chosen = {
@@ -216,8 +261,11 @@ def main() -> None:
                 "batch_size": arguments.batch,
                 "joint_from": arguments.indexer_only,
                 "schedule": {
-                    "warmup": warmup, "stable": arguments.steps - warmup - decay, "decay": decay,
-                    "peak_lr": arguments.peak_lr, "final_lr": arguments.peak_lr / 100,
+                    "warmup": warmup,
+                    "stable": arguments.steps - warmup - decay,
+                    "decay": decay,
+                    "peak_lr": arguments.peak_lr,
+                    "final_lr": arguments.peak_lr / 100,
                 },
                 "checkpoint_every": 100,
             },
@@ -226,23 +274,10 @@ def main() -> None:
     )
     backbone = load_backbone(experiment.model)
     started = time.time()
-    folder = train(experiment, chosen, backbone, arguments.work)
+    folder = arguments.load or train(experiment, chosen, backbone, arguments.work)
     seconds = time.time() - started
     indexers = IndexerStack.load(folder).to(backbone.device).eval()
-    memories = {}
-    from indexmem.eviction.checkpoint import load_module
-    from indexmem.eviction.memory.base import MemoryShape
-
-    for number, name in enumerate(chosen):
-        shape, geometry, state = load_module(folder, f"design-{number}")
-        memories[name] = MemoryStack(MemoryShape(**shape), geometry)
-        memories[name].load_state_dict(state)
-        memories[name].to(backbone.device).eval()
-        if "slots" in name:  # the same clustering before any training of its maps
-            fresh = MemoryStack(MemoryShape(**shape), geometry).to(backbone.device).eval()
-            for target, source in zip(fresh, memories[name], strict=True):
-                target.metric_Hdd.copy_(source.metric_Hdd)
-            memories[f"{name}, untrained maps"] = fresh
+    memories = load_designs(folder, chosen, backbone)
     texts = []
     need = arguments.context + arguments.new
     for document in load_texts(["essays-heldout"]):

@@ -61,7 +61,10 @@ def test_gradients_of_all_weights_and_of_nothing_else(tmp_path):
     indexer, memory = make_trainees(spec, backbone.geometry)
     ids = torch.randint(2, 500, (2, 160))
     lengths = torch.tensor([160, 120])
-    with torch.no_grad(), tapping(backbone.model, lambda tap: losses.append(memory.layer_loss(tap, lengths, step))) as kw:
+    with (
+        torch.no_grad(),
+        tapping(backbone.model, lambda tap: losses.append(memory.layer_loss(tap, lengths, step))) as kw,
+    ):
         losses, step = [], StepContext(0, 0)
         backbone.model.get_decoder()(ids, use_cache=False, **kw)
     torch.stack(losses).sum().backward()

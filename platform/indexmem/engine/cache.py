@@ -8,6 +8,8 @@ Shapes: R rows, H KV heads, g query heads per KV head, K kept tokens (padded), N
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,6 +17,9 @@ from transformers import Cache
 
 from indexmem.engine.memories import RowMemories
 from indexmem.eviction.context import RowCache
+
+# (row, layer, keys [H, T, d], values [H, T, d]) of a row's tokens, without padding -> which of them stay, [H, K].
+Choose = Callable[[int, int, Tensor, Tensor], Tensor]
 
 
 class RaggedCache(Cache):
@@ -31,19 +36,15 @@ class RaggedCache(Cache):
             shape = (len(rows), first.shape[0], width + room, first.shape[-1])
             keys, values = first.new_zeros(shape), first.new_zeros(shape)
             for r, row in enumerate(rows):
-                kept = row.kept_HK[layer]
-                index = kept[..., None].expand(-1, -1, first.shape[-1])
-                keys[r, :, width - kept.shape[1] : width] = row.keys_HLd[layer].gather(1, index)
-                values[r, :, width - kept.shape[1] : width] = row.values_HLd[layer].gather(1, index)
+                kept_keys, kept_values = row.kept_tokens(layer)
+                keys[r, :, width - kept_keys.shape[1] : width] = kept_keys
+                values[r, :, width - kept_keys.shape[1] : width] = kept_values
             self.keys.append(keys)
             self.values.append(values)
         # Layers in which every row keeps as many tokens share one validity mask: the layer's profile.
         self.profile = [tuple(row.kept_HK[layer].shape[1] for row in rows) for layer in range(len(self.width))]
         self.valid_RT: dict[tuple[int, ...], Tensor] = {}
-        for profile, width in zip(self.profile, self.width):
-            columns_T = torch.arange(width + room, device=first.device)
-            kept_R = torch.tensor(profile, device=first.device)
-            self.valid_RT[profile] = (columns_T >= width - kept_R[:, None]) & (columns_T < width)
+        self._mark_kept()
         self._masks: dict[tuple[int, ...], Tensor] = {}
         self.memories = RowMemories(rows, first.device)
         self._rotary: tuple[Tensor, Tensor] | None = None  # cos and sin of the new tokens' positions
@@ -98,6 +99,51 @@ class RaggedCache(Cache):
             valid_R1nT[:, :, own, end - new + own] = True
             self._masks[profile] = valid_R1nT.repeat(1, 1, group, 1)
         return self._masks[profile]
+
+    def repack(self, choose: Choose) -> None:
+        """Keep of each row and layer what `choose` says; new tokens then have the room behind that again.
+
+        Called row by row, layers in order. No row may grow, so that the buffers still suffice.
+        """
+        profiles = []
+        for layer, (keys, values) in enumerate(zip(self.keys, self.values)):
+            valid_RT = self.valid_RT[self.profile[layer]][:, : self.width[layer] + self.filled]
+            kept = []
+            for row, valid_T in enumerate(valid_RT):
+                columns = valid_T.nonzero().squeeze(1)
+                key_HTd, value_HTd = keys[row][:, columns], values[row][:, columns]
+                index = choose(row, layer, key_HTd, value_HTd)[..., None].expand(-1, -1, keys.shape[-1])
+                kept.append((key_HTd.gather(1, index), value_HTd.gather(1, index)))
+            profiles.append(tuple(key.shape[1] for key, _ in kept))
+            width = max(profiles[-1])
+            for row, (key_HKd, value_HKd) in enumerate(kept):
+                keys[row, :, width - key_HKd.shape[1] : width] = key_HKd
+                values[row, :, width - key_HKd.shape[1] : width] = value_HKd
+        self.profile, self.width, self.filled = profiles, [max(profile) for profile in profiles], 0
+        self._mark_kept()
+        self._masks.clear()
+
+    def lengths(self) -> Tensor:
+        """Cached tokens of each row in each layer, [layers, R]."""
+        return torch.stack([self.valid_RT[profile].sum(1) for profile in self.profile])
+
+    def newest_valid(self, layer: int, new: int) -> Tensor:
+        """Which of the n newest columns hold a real token, [R, n]."""
+        end = self.width[layer] + self.filled
+        return self.valid_RT[self.profile[layer]][:, end - new : end]
+
+    @property
+    def free_columns(self) -> int:
+        """New tokens that fit into every layer."""
+        return min(keys.shape[2] - width for keys, width in zip(self.keys, self.width)) - self.filled
+
+    def _mark_kept(self) -> None:
+        """Validity of a cache without new tokens."""
+        columns_T = torch.arange(max(keys.shape[2] for keys in self.keys), device=self.keys[0].device)
+        self.valid_RT = {}
+        for profile, width in zip(self.profile, self.width):
+            kept_R = torch.tensor(profile, device=columns_T.device)
+            self.valid_RT[profile] = (columns_T >= width - kept_R[:, None]) & (columns_T < width)
 
     def select(self, rows: Tensor) -> None:
         """Drop all rows but these (finished answers free their memory)."""

@@ -7,13 +7,17 @@ Shapes: R rows, n question tokens (padded).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from indexmem.config.schema import EvictionConfig
 from indexmem.engine.cache import RaggedCache
+from indexmem.engine.recompress import Compression, Recompression, room_for
 from indexmem.eviction.context import RowCache
 from indexmem.models.backbone import Backbone
 
@@ -28,6 +32,11 @@ class DecodeRow:
     context_tokens: int  # original length: positions continue from here
     question_ids: list[int]
     max_new_tokens: int
+    compression: Compression | None = None  # of the growing cache; None: it only grows
+
+    @property
+    def policy(self) -> EvictionConfig | None:
+        return None if self.compression is None else self.compression.config
 
 
 @dataclass(frozen=True)
@@ -38,10 +47,16 @@ class Answer:
 
 
 def decode(backbone: Backbone, rows: Sequence[DecodeRow], batch_bytes: int) -> list[Answer]:
-    """Greedy answers in the order of `rows`; batches hold at most `batch_bytes` of cache (one row at least)."""
+    """Greedy answers in the order of `rows`; batches hold at most `batch_bytes` of cache (one row at least).
+
+    Rows that are compressed as they grow go in batches of their own: they need less room.
+    """
     answers: dict[int, Answer] = {}
-    for indices in plan_batches([_row_bytes(row) for row in rows], batch_bytes):
-        answers.update(zip(indices, _decode_or_split(backbone, [rows[i] for i in indices])))
+    for policy in dict.fromkeys(row.policy for row in rows):
+        members = [i for i, row in enumerate(rows) if row.policy == policy]
+        for batch in plan_batches([_row_bytes(rows[i]) for i in members], batch_bytes):
+            indices = [members[i] for i in batch]
+            answers.update(zip(indices, _decode_or_split(backbone, [rows[i] for i in indices])))
     return [answers[i] for i in range(len(rows))]
 
 
@@ -57,7 +72,7 @@ def plan_batches(row_bytes: Sequence[int], batch_bytes: int) -> list[list[int]]:
 
 
 def _row_bytes(row: DecodeRow) -> int:
-    new = len(row.question_ids) + row.max_new_tokens
+    new = room_for([row.cache], len(row.question_ids), row.max_new_tokens, row.policy)
     return sum(
         2 * keys.element_size() * keys.shape[0] * keys.shape[-1] * (kept.shape[1] + new)
         for keys, kept in zip(row.cache.keys_HLd, row.cache.kept_HK)
@@ -79,10 +94,33 @@ def _decode_or_split(backbone: Backbone, rows: list[DecodeRow]) -> list[Answer]:
 @torch.inference_mode()
 def _decode_batch(backbone: Backbone, rows: list[DecodeRow]) -> list[Answer]:
     started = time.perf_counter()
+    question = max(len(row.question_ids) for row in rows)
+    longest = max(row.max_new_tokens for row in rows)
+    caches = [row.cache for row in rows]
+    cache = RaggedCache(caches, room=room_for(caches, question, longest, rows[0].policy))
+    compressions = [row.compression for row in rows if row.compression is not None]
+    if not compressions:
+        generated = _generate(backbone, cache, rows)
+    else:
+        contexts = [(row.cache, row.context_tokens) for row in rows]
+        recompression = Recompression(backbone.model, cache, contexts, compressions)
+        with recompression.watching() as watched:
+            generated = _generate(backbone, cache, rows, recompression, watched)
+    seconds = time.perf_counter() - started
+    return [Answer(ids, seconds, len(rows)) for ids in generated]
+
+
+def _generate(
+    backbone: Backbone,
+    cache: RaggedCache,
+    rows: list[DecodeRow],
+    recompression: Recompression | None = None,
+    watched: Mapping[str, Any] = MappingProxyType({}),
+) -> list[list[int]]:
+    """Token ids of each row's answer; `watched` are the keywords that let the recompression see forward passes."""
     device = backbone.device
     question = max(len(row.question_ids) for row in rows)
     longest = max(row.max_new_tokens for row in rows)
-    cache = RaggedCache([row.cache for row in rows], room=question + longest)
     eos = torch.tensor(backbone.eos_ids, device=device, dtype=torch.long)
     limit_R = torch.tensor([row.max_new_tokens for row in rows], device=device)
 
@@ -91,7 +129,7 @@ def _decode_batch(backbone: Backbone, rows: list[DecodeRow]) -> list[Answer]:
     columns_n = torch.arange(question, device=device)
     start_R = torch.tensor([row.context_tokens for row in rows], device=device)
     positions_Rn = (start_R - pad_R)[:, None] + columns_n
-    token_R = _step(backbone, cache, ids_Rn, positions_Rn.clamp(min=0), columns_n >= pad_R[:, None])
+    token_R = _step(backbone, cache, ids_Rn, positions_Rn.clamp(min=0), columns_n >= pad_R[:, None], watched)
     position_R = positions_Rn[:, -1] + 1
 
     row_R = torch.arange(len(rows), device=device)  # original index of each row still in the batch
@@ -107,16 +145,25 @@ def _decode_batch(backbone: Backbone, rows: list[DecodeRow]) -> list[Answer]:
         if running_R.float().mean() < COMPACT_BELOW:
             keep_R = running_R.nonzero().squeeze(1)
             cache.select(keep_R)
+            if recompression is not None:
+                recompression.select(keep_R)
             row_R, running_R, token_R, position_R = (x[keep_R] for x in (row_R, running_R, token_R, position_R))
-        token_R = _step(
-            backbone, cache, token_R[:, None], position_R[:, None], torch.ones_like(token_R[:, None]).bool()
-        )
+        if recompression is not None and (produced - 1) % recompression.config.decode_every == 0:
+            recompression.compress(remaining=longest - produced)
+        valid_R1 = torch.ones_like(token_R[:, None]).bool()
+        token_R = _step(backbone, cache, token_R[:, None], position_R[:, None], valid_R1, watched)
         position_R = position_R + 1
-    seconds = time.perf_counter() - started
-    return [Answer(ids, seconds, len(rows)) for ids in generated]
+    return generated
 
 
-def _step(backbone: Backbone, cache: RaggedCache, ids_Rn: Tensor, positions_Rn: Tensor, valid_Rn: Tensor) -> Tensor:
+def _step(
+    backbone: Backbone,
+    cache: RaggedCache,
+    ids_Rn: Tensor,
+    positions_Rn: Tensor,
+    valid_Rn: Tensor,
+    watched: Mapping[str, Any],
+) -> Tensor:
     """Feed n tokens per row; the greedy next token of each row [R]."""
     cache.extend(valid_Rn)
     with cache.memories.adding_residuals(backbone.model):
@@ -128,5 +175,6 @@ def _step(backbone: Backbone, cache: RaggedCache, ids_Rn: Tensor, positions_Rn: 
             use_cache=True,
             kv_view=cache,
             logits_to_keep=1,
+            **watched,
         ).logits
     return logits_R1V[:, -1].argmax(dim=-1)

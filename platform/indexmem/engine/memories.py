@@ -5,7 +5,7 @@ Shapes: R rows of the batch, r rows with a memory, Q query heads, n new tokens, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from indexmem.eviction.context import RowCache
-from indexmem.eviction.memory.base import LatentMemory, MemoryState
+from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryState
 from indexmem.models.attention import attention_layers, unrotate
 
 
@@ -70,6 +70,15 @@ class RowMemories:
                     residual = self._residuals[layer] = readout.residual_BnD.new_zeros(shape)
                 residual[group.row_r] = readout.residual_BnD
         return out_RQnd
+
+    def write(self, layer: int, row: int, evicted: Callable[[LatentMemory], Evicted]) -> None:
+        """Fold what a row evicts in a layer (batch 1) into its state; a row without memory forgets it."""
+        for group in self._groups[layer]:
+            where = (group.row_r == row).nonzero().squeeze(1)
+            if len(where):
+                grown = group.memory.write(group.state.select(where), evicted(group.memory))
+                for name, tensor in group.state.tensors.items():
+                    tensor[where] = grown.tensors[name]
 
     def select(self, rows: Tensor) -> None:
         """Keep only these rows of the batch, renumbered in their order."""

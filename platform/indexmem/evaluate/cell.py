@@ -15,9 +15,8 @@ from indexmem.benchmarks.base import Sample
 from indexmem.benchmarks.registry import get_benchmark
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.engine.decode import Answer, DecodeRow, decode
-from indexmem.engine.prefill import Prefill, prefill
 from indexmem.evaluate.grid import Cell
-from indexmem.eviction.context import RowCache
+from indexmem.evaluate.prepare import Prepared, compression_of, prepare
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.registry import make_method
 from indexmem.models.backbone import Backbone, load_backbone
@@ -58,54 +57,49 @@ class CellEvaluator:
         prompt = PromptFormat.of(tokenizer)
         context_ids = encode(tokenizer, prompt.context(sample.context))
         question_ids = encode(tokenizer, prompt.question(sample.question, sample.answer_prefix))
-        labels = {cell.method.label for cell in cells}
-        done = prefill(
-            self.backbone,
-            context_ids,
-            {label: method for label, method in self.methods.items() if label in labels},
-            self.experiment.eviction.sinks,
-        )
-        caches, errors = self._compress(done, cells)
-        good = [cell for cell in cells if cell.id in caches]
+        config = self.experiment.eviction
+        done = prepare(self.backbone, context_ids, cells, self.methods, config)
+        good = [cell for cell in cells if cell.id in done.ready]
         answers = decode(
             self.backbone,
-            [DecodeRow(caches[c.id], len(context_ids), question_ids, sample.max_new_tokens) for c in good],
+            [
+                DecodeRow(
+                    done.ready[cell.id].cache,
+                    len(context_ids),
+                    question_ids,
+                    sample.max_new_tokens,
+                    compression_of(cell, self.methods[cell.method.label], config),
+                )
+                for cell in good
+            ],
             self.experiment.grid.batch_bytes,
         )
-        rows = [self._row(sample, c, done, caches[c.id], len(question_ids), a) for c, a in zip(good, answers)]
+        rows = [
+            self._row(sample, cell, done.ready[cell.id], len(context_ids), len(question_ids), answer)
+            for cell, answer in zip(good, answers)
+        ]
         rows += [
             failed_row(
                 self.experiment,
                 sample,
                 cell,
                 self.backbone.fingerprint,
-                errors[cell.id],
+                done.errors[cell.id],
                 self.provenance,
             )
             for cell in cells
-            if cell.id in errors
+            if cell.id in done.errors
         ]
         if not keep_retention:
             return rows, []
         tokens = [str(tokenizer.decode([token])) for token in context_ids]
-        return rows, [_retention_row(sample, c, tokens, caches[c.id].kept_HK) for c in good]
-
-    def _compress(self, done: Prefill, cells: Sequence[Cell]) -> tuple[dict[str, RowCache], dict[str, Exception]]:
-        """The cells' caches, and why the others have none, by cell id."""
-        errors = {cell.id: done.errors[cell.method.label] for cell in cells if cell.method.label in done.errors}
-        caches = {}
-        for cell in cells:
-            label = cell.method.label
-            if label not in done.errors:
-                try:
-                    caches[cell.id] = self.methods[label].compress(done.context, done.rankings_HL[label], cell.ratio)
-                except ValueError as error:  # the method cannot give this ratio of this context
-                    errors[cell.id] = error
-        return caches, errors
+        return rows, [_retention_row(sample, c, tokens, done.ready[c.id].cache.kept_HK) for c in good]
 
     def _row(
-        self, sample: Sample, cell: Cell, done: Prefill, cache: RowCache, question_tokens: int, answer: Answer
+        self, sample: Sample, cell: Cell, done: Prepared, context_tokens: int, question_tokens: int, answer: Answer
     ) -> Row:
+        cache = done.cache
+        full_kv_bytes = self.backbone.geometry.kv_bytes(context_tokens, self.backbone.model.dtype.itemsize)
         lengths = [layer.shape[1] for layer in cache.kept_HK]
         mean = sum(lengths) / len(lengths)
         text = str(self.backbone.tokenizer.decode(answer.token_ids, skip_special_tokens=True))
@@ -113,19 +107,19 @@ class CellEvaluator:
             "prediction": text,
             "score": get_benchmark(cell.benchmark).score(text, sample.references),
             "status": OK,
-            "context_tokens": done.context.tokens,
+            "context_tokens": context_tokens,
             "question_tokens": question_tokens,
             "new_tokens": len(answer.token_ids),
             "kept_min": min(lengths),
             "kept_mean": mean,
             "kept_max": max(lengths),
-            "measured_ratio": 1 - cache.kv_bytes / done.context.kv_bytes,
+            "measured_ratio": 1 - cache.kv_bytes / full_kv_bytes,
             "kv_bytes": cache.kv_bytes,
             "indexer_bytes": cache.indexer_bytes,
             "memory_bytes": cache.memory_bytes,
-            "full_kv_bytes": done.context.kv_bytes,
-            "prefill_seconds": done.seconds,
-            "score_seconds": done.score_seconds[cell.method.label],
+            "full_kv_bytes": full_kv_bytes,
+            "prefill_seconds": done.prefill_seconds,
+            "score_seconds": done.score_seconds,
             "decode_seconds": answer.seconds,
             "decode_batch": answer.batch,
             "device": _device_name(self.backbone.device),

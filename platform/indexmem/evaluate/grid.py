@@ -12,6 +12,7 @@ from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.config.spec import content_hash, run_root
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
+from indexmem.evaluate.eviction_rules import check_eviction
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import FULL, make_method, needs_training
 from indexmem.models.backbone import fingerprint, inspect, load_tokenizer
@@ -93,15 +94,16 @@ class GridPlan:
 def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan:
     """Check the spec and lay out its cells and samples.
 
-    Raises UserError for an unknown method, parameter or benchmark, a prompt longer than the model's context, a missing
-    or unfitting checkpoint, a missing model, or a haystack without text. With `require_checkpoint=False` (dry run) a
-    spec whose indexer is not trained yet can still be planned.
+    Raises UserError for an unknown method, parameter or benchmark, eviction settings that do not fit together, a prompt
+    longer than the model's context, a missing or unfitting checkpoint, a missing model, or a haystack without text.
+    With `require_checkpoint=False` (dry run) a spec whose indexer is not trained yet can still be planned.
     """
     grid = experiment.grid
     if not grid.methods:
         raise UserError("grid.methods is empty. Example: grid.methods='[full, indexer, snapkv]'")
     if not grid.benchmarks:
         raise UserError("grid.benchmarks is empty. Example: grid.benchmarks='[niah_single_1]'")
+    check_eviction(experiment.eviction, grid.methods)
     benchmarks = [get_benchmark(name) for name in grid.benchmarks]
     geometry = inspect(experiment.model)
     if grid.length > geometry.max_positions:

@@ -5,7 +5,7 @@ Shapes: H KV heads, L context tokens, K kept tokens (may differ between layers),
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,17 @@ class RowCache:
     memories: Sequence[tuple[LatentMemory, MemoryState]] | None = None  # one per layer
     representation_bytes: int | None = None  # for methods that store something other than the kept K and V
     indexer_bytes: int = 0
+    holds_kept_only: bool = False  # K and V are [H, K, d]: nothing else was ever computed
+    # Of all context tokens, one [L, i] per layer that owns an indexer: for compression during decoding.
+    indexer_keys_Li: Mapping[int, Tensor] | None = None
+
+    def kept_tokens(self, layer: int) -> tuple[Tensor, Tensor]:
+        """K and V of the kept tokens, [H, K, d] each."""
+        keys, values = self.keys_HLd[layer], self.values_HLd[layer]
+        if self.holds_kept_only:
+            return keys, values
+        index = self.kept_HK[layer][..., None].expand(-1, -1, keys.shape[-1])
+        return keys.gather(1, index), values.gather(1, index)
 
     @property
     def kv_bytes(self) -> int:

@@ -6,12 +6,13 @@ Shapes: B batch, H KV heads, L context tokens, K kept tokens.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from indexmem.eviction.context import ContextCache, RowCache
+from indexmem.eviction.methods.decode_scorer import DecodeScorer
 from indexmem.eviction.policy import keep, kept_count
 from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
@@ -49,6 +50,14 @@ class EvictionMethod(ABC):
         """Bytes of indexer keys held for the kept tokens, for compression during decoding."""
         return 0
 
+    def indexer_keys(self) -> Mapping[int, Tensor] | None:
+        """Indexer keys [L, i] of the context scored last, by layer; None for a method without an indexer."""
+        return None
+
+    def decode_scorer(self, rows: Sequence[RowCache]) -> DecodeScorer | None:
+        """What ranks these rows' growing caches while decoding; None if the method cannot do that."""
+        return None
+
     def compress(self, context: ContextCache, rankings_HL: Sequence[Tensor], ratio: float) -> RowCache:
         """What a cell of this method keeps of a context: the best-ranked tokens of each layer."""
         kept_HK = [
@@ -56,4 +65,10 @@ class EvictionMethod(ABC):
             for layer, ranking in enumerate(rankings_HL)
         ]
         indexer_bytes = self.indexer_bytes(kept_HK, context.element_size)
-        return RowCache(context.keys_HLd, context.values_HLd, kept_HK, indexer_bytes=indexer_bytes)
+        return RowCache(
+            context.keys_HLd,
+            context.values_HLd,
+            kept_HK,
+            indexer_bytes=indexer_bytes,
+            indexer_keys_Li=self.indexer_keys(),
+        )

@@ -6,12 +6,20 @@ Shapes: B batch, H KV heads, L context tokens.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from types import SimpleNamespace
 
-from kvpress import ScorerPress
+from kvpress import ScorerPress, SnapKVPress
 from torch import Tensor, nn
 
+from indexmem.eviction.context import RowCache
 from indexmem.eviction.methods.base import EvictionMethod
+from indexmem.eviction.methods.decode_scorer import (
+    KeyScorer,
+    WindowAttention,
+    key_difference,
+    key_norm,
+)
 from indexmem.models.attention import LayerTap
 
 
@@ -26,6 +34,28 @@ class KvpressMethod(EvictionMethod):
         kwargs = {"position_embeddings": (tap.cos_BLr, tap.sin_BLr)}
         module = _with_rotary(tap.module, tap.rotary)
         return self.press.score(module, tap.hidden_BLD, tap.key_BHLd, tap.value_BHLd, None, kwargs)
+
+
+class Knorm(KvpressMethod):
+    def decode_scorer(self, rows: Sequence[RowCache]) -> KeyScorer:
+        return KeyScorer(key_norm)
+
+
+class KeyDiff(KvpressMethod):
+    def decode_scorer(self, rows: Sequence[RowCache]) -> KeyScorer:
+        return KeyScorer(key_difference)
+
+
+class SnapKV(KvpressMethod):
+    press: SnapKVPress
+
+    def decode_scorer(self, rows: Sequence[RowCache]) -> WindowAttention:
+        return WindowAttention(self.press.window_size, self.press.kernel_size)
+
+
+class TOVA(KvpressMethod):
+    def decode_scorer(self, rows: Sequence[RowCache]) -> WindowAttention:
+        return WindowAttention(1, across_heads=True)
 
 
 class PyramidKV(KvpressMethod):

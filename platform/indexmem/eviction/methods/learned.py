@@ -5,14 +5,16 @@ Shapes: B batch, G score rows (1, or KV heads), H KV heads, L context tokens, K 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from indexmem.eviction.checkpoint import check_geometry, weights_hash
+from indexmem.eviction.context import RowCache
 from indexmem.eviction.indexer import NAME, IndexerStack
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
+from indexmem.eviction.methods.decode_indexer import IndexerDecodeScorer
 from indexmem.models.attention import LayerTap
 
 
@@ -22,6 +24,7 @@ class IndexerScores(EvictionMethod):
     def __init__(self, indexers: IndexerStack) -> None:
         self.indexers = indexers
         self._shared_BGL: Tensor | None = None  # scores that the next layers of a sharing group use again
+        self._keys_Li: dict[int, Tensor] = {}  # of the context scored last
 
     def score(self, tap: LayerTap) -> Tensor:
         batch, kv_heads, length = tap.key_BHLd.shape[:3]
@@ -29,9 +32,19 @@ class IndexerScores(EvictionMethod):
         if indexer is not None:
             lengths_B = torch.full((batch,), length, device=tap.key_BHLd.device)
             with torch.no_grad():
-                self._shared_BGL = indexer(tap.hidden_BLD, tap.query_pre_BQLd, lengths_B)
+                features = indexer.features(tap.hidden_BLD, tap.query_pre_BQLd)
+                self._shared_BGL = indexer.importance(features, lengths_B)
+            if tap.layer == 0:
+                self._keys_Li = {}  # not cleared in place: rows of the context before still hold it
+            self._keys_Li[tap.layer] = features.k_BTi[0]
         assert self._shared_BGL is not None, "layers are visited in order"
         return self._shared_BGL.expand(batch, kv_heads, length)
+
+    def indexer_keys(self) -> Mapping[int, Tensor]:
+        return self._keys_Li
+
+    def decode_scorer(self, rows: Sequence[RowCache]) -> IndexerDecodeScorer:
+        return IndexerDecodeScorer(self.indexers, rows)
 
     def indexer_bytes(self, kept_HK: Sequence[Tensor], element_size: int) -> int:
         # Heads that keep different tokens need their own copies of the (shared) indexer keys.

@@ -16,6 +16,7 @@ from indexmem.eviction.context import ContextCache, RowCache
 from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryState
 from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
+from indexmem.eviction.methods.decode_scorer import DecodeScorer
 from indexmem.models.attention import LayerTap, output_weight, unrotate
 
 
@@ -37,6 +38,9 @@ class WithMemory(EvictionMethod):
 
     def kept(self, tokens: int, ratio: float, layer: int, layers: int) -> int:
         return self.base.kept(tokens, ratio, layer, layers)
+
+    def decode_scorer(self, rows: Sequence[RowCache]) -> DecodeScorer | None:
+        return self.base.decode_scorer(rows)
 
     def compress(self, context: ContextCache, rankings_HL: Sequence[Tensor], ratio: float) -> RowCache:
         row = self.base.compress(context, rankings_HL, ratio)

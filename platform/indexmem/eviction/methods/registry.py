@@ -22,7 +22,7 @@ from indexmem.config.schema import MethodConfig
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.crosslayer import RunningMean, RunningMeanConfig
-from indexmem.eviction.methods.kvpress_scores import KvpressMethod, PyramidKV
+from indexmem.eviction.methods.kvpress_scores import TOVA, KeyDiff, Knorm, KvpressMethod, PyramidKV, SnapKV
 from indexmem.eviction.methods.learned import LearnedIndexer
 from indexmem.eviction.methods.locret import Locret
 from indexmem.eviction.methods.memory import WithMemory
@@ -32,6 +32,8 @@ from indexmem.eviction.methods.xkv import XKV
 FULL = "full"
 INDEXMEM, INDEXMEM_PARTS, MEMORY_SUFFIX = "indexmem", "indexer+memory", "+memory"
 LEARNED = frozenset({"indexer", "locret"})
+# Methods that can also rank a cache while it grows.
+DECODING = ("indexer", "snapkv", "tova", "keydiff", "knorm", "streaming_llm", "random")
 
 Factory = Callable[[Mapping[str, Any], MethodContext], EvictionMethod]
 
@@ -77,11 +79,11 @@ METHODS: Mapping[str, Factory] = MappingProxyType(
         "indexer": _learned(LearnedIndexer),
         "locret": _learned(Locret, ("recent",)),
         "xkv": _own(XKV, ("group", "key_share")),
-        "snapkv": _kvpress(SnapKVPress),
+        "snapkv": _kvpress(SnapKVPress, SnapKV),
         "pyramidkv": _kvpress(PyramidKVPress, PyramidKV),
-        "tova": _kvpress(TOVAPress),
-        "keydiff": _kvpress(KeyDiffPress),
-        "knorm": _kvpress(KnormPress),
+        "tova": _kvpress(TOVAPress, TOVA),
+        "keydiff": _kvpress(KeyDiffPress, KeyDiff),
+        "knorm": _kvpress(KnormPress, Knorm),
         "expected_attention": _kvpress(ExpectedAttentionPress),
         "streaming_llm": _own(StreamingLLM, ("n_sink",)),
         "random": _own(Random, ("seed",)),
@@ -114,6 +116,11 @@ def needs_training(config: MethodConfig) -> bool:
     """Whether the method uses weights that a spec trains, and names no folder of its own to take them from."""
     learned = config.name in LEARNED or config.name == INDEXMEM or config.name.endswith(MEMORY_SUFFIX)
     return learned and not config.params.get("checkpoint")
+
+
+def base_name(config: MethodConfig) -> str:
+    """Name of the method that ranks tokens, without its memory."""
+    return (INDEXMEM_PARTS if config.name == INDEXMEM else config.name).removesuffix(MEMORY_SUFFIX)
 
 
 def _with_memory(

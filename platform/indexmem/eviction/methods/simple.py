@@ -5,10 +5,15 @@ Shapes: B batch, H KV heads, L context tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from indexmem.eviction.context import RowCache
 from indexmem.eviction.methods.base import EvictionMethod
+from indexmem.eviction.methods.decode_scorer import KeyScorer, noise, recency
 from indexmem.models.attention import LayerTap
 
 
@@ -31,6 +36,9 @@ class StreamingLLM(EvictionMethod):
         recency_L[: self.n_sink] = length
         return recency_L.expand(tap.key_BHLd.shape[:3])
 
+    def decode_scorer(self, rows: Sequence[RowCache]) -> KeyScorer:
+        return KeyScorer(partial(recency, n_sink=self.n_sink))
+
 
 class Random(EvictionMethod):
     """Uniform noise: the floor. Seeded by (seed, layer, length), so a cell always keeps the same tokens."""
@@ -42,3 +50,6 @@ class Random(EvictionMethod):
         shape = tap.key_BHLd.shape[:3]
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + tap.layer) * 1_000_003 + shape[2])
         return torch.rand(shape, generator=generator).to(tap.key_BHLd.device)
+
+    def decode_scorer(self, rows: Sequence[RowCache]) -> KeyScorer:
+        return KeyScorer(partial(noise, seed=self.seed))

@@ -1,0 +1,167 @@
+"""Compression while decoding: every tau generated tokens a row's cache goes back to B_max tokens, layer by layer.
+
+The first compression follows the question. Sinks and the most recent tokens always stay, the row's method ranks the
+rest, and what leaves is written to the row's latent memory. So the cache of a row never holds more than B_max + tau
+tokens while answering, and B_max + question while reading the question.
+Shapes: R rows, H KV heads, T cached tokens, K kept tokens, d head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from indexmem.config.schema import EvictionConfig
+from indexmem.engine.cache import RaggedCache
+from indexmem.eviction.context import RowCache
+from indexmem.eviction.memory.base import Evicted, LatentMemory
+from indexmem.eviction.methods.base import EvictionMethod
+from indexmem.eviction.methods.decode_scorer import CachedTokens, DecodeScorer
+from indexmem.eviction.policy import keep, rank
+from indexmem.models.attention import LayerTap, attention_layers, output_weight, tapping, unrotate
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How a row is compressed while it decodes: by which method, within which budget."""
+
+    method: EvictionMethod
+    config: EvictionConfig
+
+    def __post_init__(self) -> None:
+        assert self.budget > self.config.sinks + self.config.decode_window, "the budget holds what always stays"
+
+    @property
+    def budget(self) -> int:
+        """B_max, in tokens per KV head and layer."""
+        assert self.config.decode_budget is not None
+        return self.config.decode_budget
+
+
+def room_for(caches: Sequence[RowCache], question: int, new: int, config: EvictionConfig | None) -> int:
+    """Columns behind the compressed contexts of a batch; with a decode budget no more than it can ever fill."""
+    if config is None or config.decode_budget is None:
+        return question + new
+    layers = zip(*(cache.kept_HK for cache in caches))
+    narrowest = min(max(kept.shape[1] for kept in rows) for rows in layers)
+    return min(question + new, max(0, config.decode_budget - narrowest) + question + config.decode_every)
+
+
+@dataclass
+class _Group:
+    """The rows that one scorer serves."""
+
+    scorer: DecodeScorer
+    row_r: Tensor  # batch indices, ascending
+
+
+class Recompression:
+    """Keeps a batch's cache within its budget. All rows generate in step, so all are compressed at the same time."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        cache: RaggedCache,
+        contexts: Sequence[tuple[RowCache, int]],
+        compressions: Sequence[Compression],
+    ) -> None:
+        """`contexts`: each row's compressed context, and how many tokens it had. All configs must be the same."""
+        self.cache, self._model, self.config = cache, model, compressions[0].config
+        assert all(compression.config == self.config for compression in compressions), "one policy for a batch"
+        self._budget = compressions[0].budget
+        # Of each row's tokens at the last repacking, by row and layer; what came since has consecutive positions.
+        self._position_HT = [list(row.kept_HK) for row, _ in contexts]
+        self._next_position = [tokens for _, tokens in contexts]
+        members: dict[int, list[int]] = {}
+        for row, compression in enumerate(compressions):
+            members.setdefault(id(compression.method), []).append(row)
+        self._groups = []
+        for rows in members.values():
+            scorer = compressions[rows[0]].method.decode_scorer([contexts[row][0] for row in rows])
+            assert scorer is not None, "plan() refuses methods that cannot score while decoding"
+            self._groups.append(_Group(scorer, torch.tensor(rows, device=model.device)))
+        self._scaling: dict[int, float] = {}  # layer -> the backbone's logit scale
+
+    def watching(self) -> AbstractContextManager[dict[str, Any]]:
+        """Within, forward passes with the yielded keywords are seen by the scorers."""
+        return tapping(self._model, self._observe)
+
+    def compress(self, remaining: int) -> None:
+        """Bring every row and layer back to the budget; at most `remaining` more tokens will follow."""
+        for group in self._groups:
+            group.scorer.begin_compression()
+        # Repacking moves columns, so it waits until something must leave or the buffers would run over.
+        over_budget = bool((self.cache.lengths() > self._budget).any())
+        if over_budget or self.cache.free_columns < min(remaining, self.config.decode_every):
+            self._owner = {
+                row: (group.scorer, number) for group in self._groups for number, row in enumerate(group.row_r.tolist())
+            }
+            self.cache.repack(self._choose)
+            self._next_position = [int(layers[0][0, -1]) + 1 for layers in self._position_HT]
+        for group in self._groups:
+            group.scorer.end_compression()
+
+    def select(self, rows: Tensor) -> None:
+        """Drop all rows but these."""
+        numbers = rows.tolist()
+        self._position_HT = [self._position_HT[row] for row in numbers]
+        self._next_position = [self._next_position[row] for row in numbers]
+        for group in self._groups:
+            where = (group.row_r == rows[:, None]).nonzero()
+            group.scorer.select(where[:, 1])
+            group.row_r = where[:, 0]
+        self._groups = [group for group in self._groups if len(group.row_r)]
+
+    def _observe(self, tap: LayerTap) -> None:
+        self._scaling[tap.layer] = tap.scaling
+        valid_Rn = self.cache.newest_valid(tap.layer, tap.query_BQLd.shape[2])
+        for group in self._groups:
+            group.scorer.observe(tap, group.row_r, valid_Rn)
+
+    def _choose(self, row: int, layer: int, key_HTd: Tensor, value_HTd: Tensor) -> Tensor:
+        heads, tokens, _ = key_HTd.shape
+        old_HT = self._position_HT[row][layer]
+        new_T = self._next_position[row] + torch.arange(tokens - old_HT.shape[1], device=old_HT.device)
+        position_HT = torch.cat((old_HT, new_T.expand(heads, -1)), dim=1)
+        scorer, number = self._owner[row]
+        if tokens <= self._budget:
+            index_HK = torch.arange(tokens, device=key_HTd.device).expand(heads, -1)
+        else:
+            cached = CachedTokens(number, layer, key_HTd, position_HT, self._scaling[layer])
+            scores_HT = protect(scorer.score(cached), position_HT, self.config.sinks, self.config.decode_window)
+            index_HK = keep(rank(scores_HT, 0), self._budget)
+            leaves_HT = torch.ones_like(position_HT, dtype=torch.bool).scatter_(1, index_HK, False)
+            evicted = partial(self._evicted, layer, key_HTd, value_HTd, position_HT, leaves_HT)
+            self.cache.memories.write(layer, row, evicted)
+        scorer.keep(number, layer, index_HK)
+        self._position_HT[row][layer] = position_HT.gather(1, index_HK)
+        return index_HK
+
+    def _evicted(
+        self,
+        layer: int,
+        key_HTd: Tensor,
+        value_HTd: Tensor,
+        position_HT: Tensor,
+        leaves_HT: Tensor,
+        memory: LatentMemory,
+    ) -> Evicted:
+        if memory.shape.rotary == "pre":
+            # Heads hold different tokens: each is a batch row with rotary tables of its own.
+            cos_HTr, sin_HTr = self._model.get_decoder().rotary_emb(key_HTd, position_HT)
+            key_HTd = unrotate(key_HTd[:, None], cos_HTr, sin_HTr)[:, 0]
+        weight = output_weight(attention_layers(self._model)[layer]) if memory.shape.value == "model" else None
+        return Evicted(key_HTd[None], value_HTd[None], leaves_HT[None], weight)
+
+
+def protect(scores_HT: Tensor, position_HT: Tensor, sinks: int, window: int) -> Tensor:
+    """Scores with +inf for the first `sinks` tokens and for the most recent `window` tokens up to the newest one."""
+    recent_HT = position_HT > position_HT[:, -1:] - window
+    return scores_HT.float().masked_fill((position_HT < sinks) | recent_HT, float("inf"))

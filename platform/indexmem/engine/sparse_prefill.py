@@ -1,0 +1,131 @@
+"""Prefill that evicts before it attends (`eviction.when: before_prefill`; the paper's "pre-eviction").
+
+Layer by layer: the indexer scores all tokens from the layer's input and its queries before RoPE, K tokens per KV head
+are chosen, and only then are K and V computed, for tokens that some head keeps. Every query attends to the kept tokens
+up to its own position; the first token is always kept, so there is one. What later layers see, and so what they keep,
+depends on this: each ratio has a prefill of its own.
+Shapes: L context tokens, D model width, H KV heads, g query heads per KV head, Q = H g, K kept tokens, U tokens kept
+by any head, d head_dim, r rotary dim.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from indexmem.eviction.context import RowCache
+from indexmem.eviction.indexer import IndexerStack
+from indexmem.eviction.methods.learned import IndexerScores
+from indexmem.eviction.policy import keep, rank
+from indexmem.models.backbone import Backbone
+from indexmem.models.projection import attention_inputs, rotate
+
+QUERY_BLOCK = 1024  # queries that attend at once: bounds the mask at QUERY_BLOCK x K per query head
+
+
+@dataclass(frozen=True)
+class SparsePrefill:
+    """A context of which only the kept K and V were ever computed."""
+
+    cache: RowCache
+    seconds: float  # the forward pass, scoring not counted
+    score_seconds: float
+
+
+@torch.inference_mode()
+def sparse_prefill(
+    backbone: Backbone, context_ids: list[int], method: IndexerScores, count: int, sinks: int
+) -> SparsePrefill:
+    """Run the backbone over a context of which each layer and head keeps `count` tokens, sinks first.
+
+    Raises ValueError if no sink is kept or the scores are not numbers.
+    """
+    if sinks < 1 or count < 1:
+        raise ValueError("before_prefill needs a first token that is always kept")
+    started, scoring = _clock(backbone.device), 0.0
+    decoder = backbone.model.get_decoder()
+    hidden_LD = decoder.embed_tokens(torch.tensor(context_ids, device=backbone.device))
+    positions_1L = torch.arange(len(context_ids), device=backbone.device)[None]
+    cos_Lr, sin_Lr = (table[0] for table in decoder.rotary_emb(hidden_LD[None], positions_1L))
+    keys, values, kept, indexer_keys = [], [], [], {}
+    kept_HK = torch.empty(0)
+    for number, layer in enumerate(decoder.layers):
+        input_LD = layer.input_layernorm(hidden_LD)
+        query_pre_QLd = attention_inputs(layer.self_attn, "q", input_LD)
+        before = _clock(backbone.device)
+        choice = _choose(method.indexers, number, input_LD, query_pre_QLd, count, sinks)
+        if choice is not None:  # else the layer shares the choice of the one before
+            kept_HK, indexer_keys[number] = choice
+        scoring += _clock(backbone.device) - before
+        key_HKd, value_HKd = _kept_keys_and_values(layer.self_attn, input_LD, kept_HK, cos_Lr, sin_Lr)
+        query_QLd = rotate(query_pre_QLd, cos_Lr, sin_Lr)
+        output_LQd = attend_to_kept(query_QLd, key_HKd, value_HKd, kept_HK, layer.self_attn.scaling)
+        hidden_LD = hidden_LD + layer.self_attn.o_proj(output_LQd.flatten(1))
+        hidden_LD = hidden_LD + layer.mlp(layer.post_attention_layernorm(hidden_LD))
+        keys.append(key_HKd)
+        values.append(value_HKd)
+        kept.append(kept_HK)
+    indexer_bytes = method.indexer_bytes(kept, keys[0].element_size())
+    cache = RowCache(
+        keys, values, kept, indexer_bytes=indexer_bytes, indexer_keys_Li=indexer_keys, holds_kept_only=True
+    )
+    return SparsePrefill(cache, _clock(backbone.device) - started - scoring, scoring)
+
+
+def attend_to_kept(
+    query_QLd: Tensor, key_HKd: Tensor, value_HKd: Tensor, kept_HK: Tensor, scaling: float, block: int = QUERY_BLOCK
+) -> Tensor:
+    """softmax over kept tokens at or before each query's position: [L, Q, d]."""
+    heads, length = key_HKd.shape[0], query_QLd.shape[1]
+    query_HgLd = query_QLd.unflatten(0, (heads, -1))
+    group = query_HgLd.shape[1]
+    blocks = []
+    for start in range(0, length, block):
+        stop = min(start + block, length)
+        position_S = torch.arange(start, stop, device=kept_HK.device)
+        seen = int((kept_HK < stop).sum(1).max())  # ascending: later columns are in every query's future
+        mask_HST = kept_HK[:, None, :seen] <= position_S[:, None]
+        output_HsTd = F.scaled_dot_product_attention(
+            query_HgLd[:, :, start:stop].flatten(1, 2)[None],
+            key_HKd[None, :, :seen],
+            value_HKd[None, :, :seen],
+            attn_mask=mask_HST.repeat(1, group, 1)[None],
+            scale=scaling,
+        )[0]
+        blocks.append(output_HsTd.unflatten(1, (group, -1)).flatten(0, 1).transpose(0, 1))
+    return torch.cat(blocks)
+
+
+def _choose(
+    indexers: IndexerStack, layer: int, input_LD: Tensor, query_pre_QLd: Tensor, count: int, sinks: int
+) -> tuple[Tensor, Tensor] | None:
+    """Kept positions [H, K] and indexer keys [L, i]; None in a layer without an indexer of its own."""
+    indexer = indexers.owned_by(layer)
+    if indexer is None:
+        return None
+    features = indexer.features(input_LD[None], query_pre_QLd[None].float())
+    lengths_B = torch.tensor([input_LD.shape[0]], device=input_LD.device)
+    scores_HL = indexer.importance(features, lengths_B)[0].expand(indexers.geometry.kv_heads, -1)
+    return keep(rank(scores_HL, sinks), count), features.k_BTi[0]
+
+
+def _kept_keys_and_values(
+    module: nn.Module, input_LD: Tensor, kept_HK: Tensor, cos_Lr: Tensor, sin_Lr: Tensor
+) -> tuple[Tensor, Tensor]:
+    """K after RoPE and V, [H, K, d] each, projected for tokens that some head keeps and for no others."""
+    union_U, column = kept_HK.unique(return_inverse=True)
+    input_UD = input_LD[union_U]
+    key_HUd = rotate(attention_inputs(module, "k", input_UD), cos_Lr[union_U], sin_Lr[union_U])
+    value_HUd = attention_inputs(module, "v", input_UD)
+    index_HKd = column[..., None].expand(-1, -1, key_HUd.shape[-1])
+    return key_HUd.gather(1, index_HKd), value_HUd.gather(1, index_HKd)
+
+
+def _clock(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

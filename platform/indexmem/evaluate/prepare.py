@@ -1,0 +1,109 @@
+"""A context made ready to answer from, cell by cell: evicted after one shared prefill, or before each cell's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from indexmem.config.schema import EvictionConfig
+from indexmem.engine.prefill import prefill
+from indexmem.engine.recompress import Compression
+from indexmem.engine.sparse_prefill import sparse_prefill
+from indexmem.evaluate.grid import Cell
+from indexmem.eviction.context import RowCache
+from indexmem.eviction.methods.base import EvictionMethod
+from indexmem.eviction.methods.learned import IndexerScores
+from indexmem.eviction.methods.registry import FULL
+from indexmem.models.backbone import Backbone
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One cell's compressed context and what it took."""
+
+    cache: RowCache
+    prefill_seconds: float  # shared by the cells evicted after prefill; a cell's own when it evicts before
+    score_seconds: float
+
+
+@dataclass
+class Preparation:
+    """The cells of one sample by id: ready, or why they are not."""
+
+    ready: dict[str, Prepared] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
+
+
+def compression_of(cell: Cell, method: EvictionMethod, config: EvictionConfig) -> Compression | None:
+    """How the cell's cache is held down while decoding; the full cache always grows."""
+    if config.decode_budget is None or cell.method.name == FULL:
+        return None
+    return Compression(method, config)
+
+
+def prepare(
+    backbone: Backbone,
+    context_ids: list[int],
+    cells: Sequence[Cell],
+    methods: Mapping[str, EvictionMethod],
+    config: EvictionConfig,
+) -> Preparation:
+    """Compress a context for each cell. The full cache never evicts, so it is prefilled as ever in either order."""
+    early = [cell for cell in cells if config.when == "before_prefill" and cell.method.name != FULL]
+    late = [cell for cell in cells if cell not in early]
+    done = Preparation()
+    if late:
+        _after_prefill(done, backbone, context_ids, late, methods, config)
+    for cell in early:
+        _before_prefill(done, backbone, context_ids, cell, methods[cell.method.label], config)
+    return done
+
+
+def _after_prefill(
+    done: Preparation,
+    backbone: Backbone,
+    context_ids: list[int],
+    cells: Sequence[Cell],
+    methods: Mapping[str, EvictionMethod],
+    config: EvictionConfig,
+) -> None:
+    labels = {cell.method.label for cell in cells}
+    used = {label: method for label, method in methods.items() if label in labels}
+    filled = prefill(backbone, context_ids, used, config.sinks)
+    for cell in cells:
+        label, method = cell.method.label, methods[cell.method.label]
+        if label in filled.errors:
+            done.errors[cell.id] = filled.errors[label]
+            continue
+        rankings_HL = filled.rankings_HL[label]
+        compression = compression_of(cell, method, config)
+        if compression is not None:  # the best B_max tokens of any ranking are all that may be kept
+            rankings_HL = [ranking_HL[:, : compression.budget] for ranking_HL in rankings_HL]
+        try:
+            cache = method.compress(filled.context, rankings_HL, cell.ratio)
+        except ValueError as error:  # the method cannot give this ratio of this context
+            done.errors[cell.id] = error
+        else:
+            done.ready[cell.id] = Prepared(cache, filled.seconds, filled.score_seconds[label])
+
+
+def _before_prefill(
+    done: Preparation,
+    backbone: Backbone,
+    context_ids: list[int],
+    cell: Cell,
+    method: EvictionMethod,
+    config: EvictionConfig,
+) -> None:
+    assert isinstance(method, IndexerScores), "plan() refuses methods that need K and V to choose"
+    count = min(method.kept(len(context_ids), cell.ratio, 0, backbone.geometry.layers), config.decode_budget or 2**62)
+    try:
+        filled = sparse_prefill(backbone, context_ids, method, count, config.sinks)
+    except torch.OutOfMemoryError:
+        raise  # not the method's fault: the caller has a smaller batch to try
+    except (ValueError, RuntimeError) as error:
+        done.errors[cell.id] = error
+    else:
+        done.ready[cell.id] = Prepared(filled.cache, filled.seconds, filled.score_seconds)

@@ -1,0 +1,189 @@
+"""The trained indexer and the latent memory as kvpress presses: no Ray, no grid, a model and its checkpoint folder.
+
+Shapes: B batch, H KV heads, L context tokens, K kept tokens, d head_dim, D model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from huggingface_hub import snapshot_download
+from kvpress import BasePress, ScorerPress
+from kvpress.utils import get_prerope_query_states
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from indexmem.errors import UserError
+from indexmem.eviction.checkpoint import read_config, save_modules
+from indexmem.eviction.indexer import NAME, IndexerStack
+from indexmem.eviction.memory.stack import MemoryStack, module_name
+from indexmem.eviction.policy import keep, kept_count, rank
+from indexmem.eviction.press_memory import AttachedMemories
+from indexmem.models.geometry import Geometry
+
+Trained = dict[str, Any]  # a checkpoint's record of how its weights came to be
+
+
+@dataclass(kw_only=True, eq=False)
+class IndexerPress(ScorerPress):
+    """Keeps what the distilled indexer (eviction/indexer.py) scores highest, and the first `n_sink` tokens always."""
+
+    indexers: IndexerStack = field(repr=False)
+    n_sink: int = 4
+    trained: Trained = field(default_factory=dict, repr=False)
+    _shared_BGL: Tensor | None = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path, compression_ratio: float = 0.0, n_sink: int = 4) -> Self:
+        """From a checkpoint folder or, where there is no such folder, a Hub id. Raises UserError if it is neither."""
+        folder = checkpoint_folder(source)
+        indexers = IndexerStack.load(folder).eval().requires_grad_(False)
+        trained = read_config(folder)["trained"]
+        return cls(compression_ratio=compression_ratio, indexers=indexers, n_sink=n_sink, trained=trained)
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write a checkpoint folder that `from_pretrained` and specs (`indexer.checkpoint`) read."""
+        return save_modules({NAME: self.indexers}, folder, self.trained)
+
+    def post_init_from_model(self, model: PreTrainedModel) -> None:
+        """Raises UserError when the indexer was trained for a model of other sizes."""
+        check_fits(self.indexers.geometry, model)
+
+    @torch.no_grad()
+    def score(
+        self, module: nn.Module, hidden_states: Tensor, keys: Tensor, values: Tensor, attentions: Tensor, kwargs: Any
+    ) -> Tensor:
+        """Importance [B, H, L], infinite for sinks. Layers that share an indexer must be visited in order."""
+        batch, kv_heads, length = keys.shape[:3]
+        indexer = self.indexers.owned_by(int(module.layer_idx))  # type: ignore[arg-type]
+        if indexer is not None:
+            lengths_B = torch.full((batch,), length, device=keys.device)
+            query_BQLd = get_prerope_query_states(module, hidden_states)
+            self._shared_BGL = indexer.to(keys.device)(hidden_states, query_BQLd, lengths_B)
+        assert self._shared_BGL is not None, "layers are visited in order"
+        scores_BHL = self._shared_BGL.to(keys.device).expand(batch, kv_heads, length).clone()
+        scores_BHL[..., : self.n_sink] = float("inf")
+        return scores_BHL
+
+    def compress(
+        self, module: nn.Module, hidden_states: Tensor, keys: Tensor, values: Tensor, attentions: Tensor, kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """As ScorerPress, but by our rule (eviction/policy.py): ties go to the earlier token, order is kept."""
+        if self.compression_ratio == 0:
+            return keys, values
+        scores_BHL = self.score(module, hidden_states, keys, values, attentions, kwargs)
+        kept_BHK = keep_best(scores_BHL, self.compression_ratio)
+        return take(keys, kept_BHK), take(values, kept_BHK)
+
+
+@dataclass(kw_only=True, eq=False)
+class MemoryPress(BasePress):
+    """Any ScorerPress plus the latent memory trained for it: what it evicts is written down instead of lost.
+
+    The memory is written during prefill, onto the cache, and read by every later forward pass over that cache. For
+    this, hooks are registered on the model when the press is first entered, and stay after it is left; `detach`
+    removes them. They change nothing for other caches. A pass over a cache with memory computes attention twice.
+    """
+
+    press: ScorerPress
+    memories: MemoryStack = field(repr=False)
+    n_sink: int = 4  # kept whatever `press` scores, as in training
+
+    def __post_init__(self) -> None:
+        """Raises UserError for a press that is more than a scorer: its other half would be lost without notice."""
+        if type(self.press).compress not in (ScorerPress.compress, IndexerPress.compress):
+            raise UserError(
+                f"{type(self.press).__name__} decides more than scores, which a memory around it would ignore; "
+                "give MemoryPress a press that only scores, such as SnapKVPress."
+            )
+        self._attached = AttachedMemories(self.memories, get_prerope_query_states)
+
+    @property
+    def compression_ratio(self) -> float:
+        """Fraction of the context that is evicted: the wrapped press' own."""
+        return self.press.compression_ratio
+
+    @compression_ratio.setter
+    def compression_ratio(self, ratio: float) -> None:
+        self.press.compression_ratio = ratio
+
+    def post_init_from_model(self, model: PreTrainedModel) -> None:
+        """Register the hooks. Raises UserError when the memory was trained for a model of other sizes."""
+        self.press.post_init_from_model(model)
+        check_fits(self.memories.geometry, model)
+        self._attached.attach(model)
+
+    def detach(self) -> None:
+        """Remove the hooks from all models; safe to repeat. Caches filled by this press then answer without memory."""
+        self._attached.detach()
+
+    @torch.no_grad()
+    def compress(
+        self, module: nn.Module, hidden_states: Tensor, keys: Tensor, values: Tensor, attentions: Tensor, kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        if self.compression_ratio == 0:
+            return keys, values
+        scores_BHL = self.press.score(module, hidden_states, keys, values, attentions, kwargs)
+        kept_BHK = keep_best(scores_BHL, self.compression_ratio, self.n_sink)
+        cache, rotary = kwargs["past_key_values"], kwargs["position_embeddings"]
+        self._attached.write(module, cache, keys, values, kept_BHK, rotary)
+        return take(keys, kept_BHK), take(values, kept_BHK)
+
+
+@dataclass(kw_only=True, eq=False)
+class IndexMemPress(MemoryPress):
+    """IndexMem: the indexer, and the memory trained for its evictions, of one checkpoint."""
+
+    press: IndexerPress
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path, compression_ratio: float = 0.0, n_sink: int = 4) -> Self:
+        """As IndexerPress. Raises UserError also for a checkpoint without a memory for the indexer."""
+        folder = checkpoint_folder(source)
+        memories = MemoryStack.load(folder, NAME).eval().requires_grad_(False)
+        press = IndexerPress.from_pretrained(folder, compression_ratio, n_sink)
+        return cls(press=press, memories=memories, n_sink=n_sink)
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write a checkpoint folder with both modules."""
+        return save_modules({NAME: self.press.indexers, module_name(NAME): self.memories}, folder, self.press.trained)
+
+
+def keep_best(scores_BHL: Tensor, ratio: float, n_sink: int = 0) -> Tensor:
+    """Positions [B, H, K] that stay when a fraction `ratio` is evicted, ascending, the first `n_sink` among them."""
+    ranking = rank(scores_BHL.flatten(0, 1), n_sink)
+    return keep(ranking, kept_count(scores_BHL.shape[-1], ratio)).unflatten(0, scores_BHL.shape[:2])
+
+
+def take(x_BHLd: Tensor, kept_BHK: Tensor) -> Tensor:
+    """The kept tokens' rows [B, H, K, d]."""
+    return x_BHLd.gather(2, kept_BHK[..., None].expand(-1, -1, -1, x_BHLd.shape[-1]))
+
+
+def check_fits(trained: Geometry, model: PreTrainedModel) -> None:
+    """Raise UserError that lists every size in which the model differs from the one that modules were trained for."""
+    found = Geometry.of(model.config)
+    differences = [
+        f"{name}: trained for {getattr(trained, name)}, model has {getattr(found, name)}"
+        for name in ("layers", "hidden_size", "heads", "kv_heads", "head_dim")
+        if getattr(trained, name) != getattr(found, name)
+    ]
+    if differences:
+        raise UserError(
+            f"The press was trained for another model ({'; '.join(differences)}). "
+            "Use the model that its checkpoint names, or distil for this one."
+        )
+
+
+def checkpoint_folder(source: str | Path) -> Path:
+    """`source` if it is a folder, else the downloaded snapshot of that Hub id. Raises UserError if there is none."""
+    if Path(source).expanduser().is_dir():
+        return Path(source).expanduser()
+    try:
+        return Path(snapshot_download(str(source)))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"'{source}' is neither a checkpoint folder nor a Hub id that can be read: {reason}") from None

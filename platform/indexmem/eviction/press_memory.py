@@ -1,0 +1,126 @@
+"""Latent memory outside our engine: its state on a transformers cache, its readout in a hook on each attention layer.
+
+What is remembered belongs to one context, so it lives on that context's cache and never on a module: the hooks leave
+every forward pass over another cache bit for bit as it was. A hook sees an attention block only from outside, therefore
+it computes the block's attention a second time, now with the log-sum-exp that the readout needs.
+
+Shapes: B batch, H KV heads, Q query heads, K kept tokens, L context tokens, T cached tokens, n new tokens, d head_dim,
+r rotary dim, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers import Cache, PreTrainedModel, QuantizedCache
+
+from indexmem.errors import UserError
+from indexmem.eviction.memory.attention import partial_attention
+from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryState
+from indexmem.eviction.memory.stack import MemoryStack
+from indexmem.models.attention import attention_layers, output_weight, unrotate
+
+ATTRIBUTE = "latent_memory"  # of a cache
+
+Rotary = tuple[Tensor, Tensor]  # cos and sin [B, n, r]
+PreRopeQuery = Callable[[nn.Module, Tensor], Tensor]  # attention module, its input [B, n, D] -> queries [B, Q, n, d]
+
+
+@dataclass
+class CacheMemory:
+    """What a cache carries: one state per layer. Tensors and a name only, so that a cache can still be copied."""
+
+    owner: str
+    states: dict[int, MemoryState] = field(default_factory=dict)
+
+
+class AttachedMemories:
+    """A backbone's memories at work on caches: writes what leaves them, completes the attention over what stays."""
+
+    def __init__(self, memories: MemoryStack, pre_rope_query: PreRopeQuery) -> None:
+        self._memories = memories
+        self._pre_rope_query = pre_rope_query
+        self._owner = uuid4().hex  # tells states of this stack from those of others hooked to the same model
+        self._handles: dict[nn.Module, RemovableHandle] = {}
+
+    def attach(self, model: PreTrainedModel) -> None:
+        """Hook the model's attention layers; those hooked already stay as they are."""
+        for module in attention_layers(model):
+            if module not in self._handles:
+                self._handles[module] = module.register_forward_hook(self._complete, with_kwargs=True)
+
+    def detach(self) -> None:
+        """Remove all hooks. Caches keep their states, which nobody reads any more."""
+        while self._handles:
+            self._handles.popitem()[1].remove()
+
+    def write(
+        self, module: nn.Module, cache: Cache, key_BHLd: Tensor, value_BHLd: Tensor, kept_BHK: Tensor, rotary: Rotary
+    ) -> None:
+        """Put a fresh state on the cache that holds all of this layer's context but the kept tokens.
+
+        Raises UserError for a quantized cache.
+        """
+        if isinstance(cache, QuantizedCache):
+            raise UserError("Latent memory attends to K and V as they are: use a DynamicCache, not a QuantizedCache.")
+        memory = self._memory_of(module).to(key_BHLd.device)
+        leaves_BHL = torch.ones(key_BHLd.shape[:3], dtype=torch.bool, device=key_BHLd.device)
+        leaves_BHL.scatter_(2, kept_BHK, False)
+        key = unrotate(key_BHLd, *rotary) if memory.shape.rotary == "pre" else key_BHLd
+        weight = output_weight(module) if memory.shape.value == "model" else None
+        held = getattr(cache, ATTRIBUTE, None)
+        if held is None or held.owner != self._owner:
+            held = CacheMemory(self._owner)
+            setattr(cache, ATTRIBUTE, held)
+        held.states[_layer(module)] = memory.write(None, Evicted(key, value_BHLd, leaves_BHL, weight))
+
+    def _complete(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: tuple[Tensor, Any]
+    ) -> tuple[Tensor, Any] | None:
+        """Forward hook: the layer's output with the memory's part; None leaves the output untouched."""
+        cache: Any = kwargs.get("past_key_values")
+        held = getattr(cache, ATTRIBUTE, None)
+        if held is None or held.owner != self._owner or _layer(module) not in held.states:
+            return None
+        hidden_BnD: Tensor = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        key_BHTd, value_BHTd = cache.layers[_layer(module)].keys, cache.layers[_layer(module)].values
+        new, cached = hidden_BnD.shape[1], key_BHTd.shape[2]
+        if new == cached:  # the cache was reset and is filled anew: what was remembered is another context
+            del held.states[_layer(module)]
+            return None
+        memory, state = self._memory_of(module), held.states[_layer(module)]
+        pre_BQnd = self._pre_rope_query(module, hidden_BnD)
+        post_BQnd = rotate(pre_BQnd, *kwargs["position_embeddings"])
+        causal_nT = torch.ones(new, cached, dtype=torch.bool, device=key_BHTd.device).tril(cached - new)
+        scaling: float = module.scaling  # type: ignore[assignment]
+        attended = partial_attention(post_BQnd, key_BHTd, value_BHTd, scaling, causal_nT)
+        readout = memory.read(state, pre_BQnd if memory.shape.rotary == "pre" else post_BQnd, *attended)
+        flat_BnV = readout.output_BQnd.transpose(1, 2).flatten(2).to(hidden_BnD.dtype)
+        completed_BnD = module.o_proj(flat_BnV)  # type: ignore[operator]
+        if readout.residual_BnD is not None:
+            completed_BnD = completed_BnD + readout.residual_BnD.to(completed_BnD.dtype)
+        return completed_BnD, *output[1:]
+
+    def _memory_of(self, module: nn.Module) -> LatentMemory:
+        return self._memories[_layer(module)]  # type: ignore[return-value]
+
+
+def rotate(x_BQnd: Tensor, cos_Bnr: Tensor, sin_Bnr: Tensor) -> Tensor:
+    """Rotary embedding x cos + rot(x) sin, rot((a, b)) = (-b, a), on the first r dimensions; the others pass.
+
+    In the dtype of x, as the models compute it.
+    """
+    cos, sin = cos_Bnr.unsqueeze(1), sin_Bnr.unsqueeze(1)
+    rotated, passed = x_BQnd.split([cos.shape[-1], x_BQnd.shape[-1] - cos.shape[-1]], dim=-1)
+    first, second = rotated.chunk(2, dim=-1)
+    return torch.cat((rotated * cos + torch.cat((-second, first), dim=-1) * sin, passed), dim=-1)
+
+
+def _layer(module: nn.Module) -> int:
+    return int(module.layer_idx)  # type: ignore[arg-type]

@@ -1,0 +1,148 @@
+"""Eviction before attention: layers run by hand in fp64 with a mask over kept tokens give the same K, V and choices."""
+
+import copy
+
+import pytest
+import torch
+from tiny_models import FAMILIES, random_ids, tiny_backbone, tiny_model
+
+from indexmem.config.schema import EvictionConfig, IndexerConfig
+from indexmem.engine.decode import DecodeRow, decode
+from indexmem.engine.prefill import prefill
+from indexmem.engine.prefill_flops import prefill_flops
+from indexmem.engine.recompress import Compression
+from indexmem.engine.sparse_prefill import attend_to_kept, sparse_prefill
+from indexmem.eviction.indexer import IndexerShape, IndexerStack
+from indexmem.eviction.methods.learned import IndexerScores
+from indexmem.eviction.policy import kept_count
+from indexmem.eviction.reference import dense_attention, dense_importance
+
+LENGTH, SINKS = 70, 3
+
+
+def scores_for(family, share_every=1, scope="kv_head") -> IndexerScores:
+    torch.manual_seed(2)
+    geometry = tiny_backbone(family).geometry
+    shape = IndexerShape.of(IndexerConfig(share_every=share_every, scope=scope, heads=2, dim=4), geometry)
+    return IndexerScores(IndexerStack(shape, geometry).requires_grad_(False))
+
+
+def with_mask(family, ids, method, count):
+    """The definition: transformers' own layers in fp64, each attending with a mask that hides what is not kept."""
+    model = copy.deepcopy(tiny_model(family, "eager")).double()
+    decoder, geometry = model.get_decoder(), tiny_backbone(family).geometry
+    hidden = decoder.embed_tokens(torch.tensor([ids]))
+    positions = torch.arange(len(ids))[None]
+    tables = decoder.rotary_emb(hidden, positions)
+    unrotated = (torch.ones_like(tables[0]), torch.zeros_like(tables[1]))
+    causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+    seen = {}
+
+    def eager(module, query, key, value, mask, scaling, **kwargs):
+        seen["query"], seen["key"], seen["value"] = query, key, value
+        return torch.zeros(1, len(ids), geometry.heads, geometry.head_dim, dtype=query.dtype), None
+
+    kept_by_layer, keys, values = [], [], []
+    from transformers import AttentionInterface
+
+    AttentionInterface.register("capture", eager)
+    decoder.config._attn_implementation = "capture"
+    for number, layer in enumerate(decoder.layers):
+        x = layer.input_layernorm(hidden)
+        layer.self_attn(x, position_embeddings=unrotated, attention_mask=None)
+        indexer = method.indexers.owned_by(number)
+        if indexer is not None:
+            importance = dense_importance(indexer, x[0], seen["query"][0]).expand(geometry.kv_heads, -1).clone()
+            importance[:, :SINKS] = float("inf")
+            kept = importance.argsort(dim=-1, descending=True, stable=True)[:, :count].sort(-1).values
+        layer.self_attn(x, position_embeddings=tables, attention_mask=None)
+        query, key, value = seen["query"][0], seen["key"][0], seen["value"][0]
+        outputs = []
+        for head in range(geometry.kv_heads):
+            allowed = torch.zeros(len(ids), dtype=torch.bool)
+            allowed[kept[head]] = True
+            group = slice(head * geometry.group, (head + 1) * geometry.group)
+            masked = dense_attention(
+                query[group], key[head][None], value[head][None], causal & allowed, layer.self_attn.scaling
+            )
+            outputs.append(masked)
+        out = torch.cat(outputs).transpose(0, 1).flatten(1)
+        hidden = hidden + layer.self_attn.o_proj(out)[None]
+        hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        kept_by_layer.append(kept)
+        index = kept[..., None].expand(-1, -1, geometry.head_dim)
+        keys.append(key.gather(1, index))
+        values.append(value.gather(1, index))
+    return kept_by_layer, keys, values
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("scope", "share_every", "ratio"), [("kv_head", 1, 0.7), ("layer", 2, 0.4)])
+def test_equals_layers_run_by_hand_with_a_mask(family, scope, share_every, ratio):
+    ids, method, count = random_ids(LENGTH), scores_for(family, share_every, scope), kept_count(LENGTH, ratio)
+    row = sparse_prefill(tiny_backbone(family), ids, method, count, SINKS).cache
+    kept, keys, values = with_mask(family, ids, method, count)
+    assert [layer.tolist() for layer in row.kept_HK] == [layer.tolist() for layer in kept]
+    for ours, expected in zip([*row.keys_HLd, *row.values_HLd], [*keys, *values]):
+        assert ours.shape == expected.shape == (2, count, 16)
+        torch.testing.assert_close(ours.double(), expected, atol=2e-4, rtol=1e-3)
+    plain = prefill(tiny_backbone(family), ids, {"indexer": scores_for(family, share_every, scope)}, SINKS)
+    index = row.kept_HK[-1][..., None].expand(-1, -1, 16)
+    assert not torch.allclose(plain.context.keys_HLd[-1].gather(1, index), row.keys_HLd[-1], atol=1e-2)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_keeping_everything_is_plain_prefill(family):
+    ids, method, backbone = random_ids(LENGTH), scores_for(family), tiny_backbone(family)
+    sparse = sparse_prefill(backbone, ids, method, LENGTH, SINKS).cache
+    done = prefill(backbone, ids, {"indexer": method}, SINKS)
+    plain = method.compress(done.context, done.rankings_HL["indexer"], 0.0)
+    for layer in range(3):
+        for ours, expected in zip(sparse.kept_tokens(layer), plain.kept_tokens(layer)):
+            torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-3)
+    assert (sparse.kv_bytes, sparse.indexer_bytes) == (plain.kv_bytes, plain.indexer_bytes)
+    question = random_ids(5, seed=3)
+    texts = [decode(backbone, [DecodeRow(row, LENGTH, question, 12)], 2**30)[0].token_ids for row in (sparse, plain)]
+    assert texts[0] == texts[1]
+
+
+def test_its_cache_decodes_with_a_budget_too():
+    method, backbone = scores_for("llama"), tiny_backbone()
+    config = EvictionConfig(decode_budget=24, decode_every=8, decode_window=4, sinks=SINKS)
+    row = sparse_prefill(backbone, random_ids(LENGTH), method, 20, SINKS).cache
+    decoded = DecodeRow(row, LENGTH, random_ids(5, seed=3), 30, Compression(method, config))
+    assert decode(backbone, [decoded], 2**30)[0].token_ids
+
+
+@pytest.mark.parametrize("block", [1, 7, 1000])
+def test_blocks_of_queries_give_what_one_block_gives(block):
+    torch.manual_seed(0)
+    query, key, value = torch.randn(4, 30, 8), torch.randn(2, 9, 8), torch.randn(2, 9, 8)
+    kept = torch.stack([torch.cat((torch.zeros(1), torch.randperm(29)[:8].sort().values + 1)).long() for _ in range(2)])
+    out = attend_to_kept(query, key, value, kept, 0.3, block)
+    for head in range(4):
+        mask = kept[head // 2] <= torch.arange(30)[:, None]
+        expected = dense_attention(query[head][None], key[head // 2][None], value[head // 2][None], mask, 0.3)[0]
+        torch.testing.assert_close(out[:, head].double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_first_token_must_stay():
+    with pytest.raises(ValueError, match="always kept"):
+        sparse_prefill(tiny_backbone(), random_ids(20), scores_for("llama"), 5, sinks=0)
+
+
+def test_flops_count_every_matmul_once():
+    geometry, length, kept = tiny_backbone().geometry, 50, 50
+    flops = 0
+    for _ in range(geometry.layers):
+        for out in (64, 32, 32):  # q, k, v
+            flops += 2 * length * 48 * out
+        flops += 2 * length * 64 * 48  # o
+        flops += sum(2 * 2 * 4 * 16 * (s + 1) for s in range(length))  # q k^T and p v over what each query sees
+        flops += 3 * 2 * length * 48 * 64  # gate, up, down
+    assert prefill_flops(geometry, length, kept, mlp_width=64) == flops
+    sparse = prefill_flops(geometry, length, 10, mlp_width=64)
+    assert flops - sparse == 3 * (4 * 40 * 48 * 32 + 2 * 64 * 40 * 51)
+    shape = IndexerShape("kv_head", heads=2, dim=4, activation="relu", rows=2, share_every=2)
+    one = 2 * 50 * (64 * 4 * 4 + 48 * 4 + 48 * 4) + 1275 * 4 * 11
+    assert prefill_flops(geometry, length, 10, mlp_width=64, indexer=shape) - sparse == 2 * one

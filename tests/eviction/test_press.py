@@ -1,0 +1,352 @@
+"""The presses give in kvpress what our engine gives, and leave everything else as it was."""
+
+import copy
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from kvpress import KnormPress, PyramidKVPress, SnapKVPress
+from tiny_models import random_ids, save_tiny_model, tiny_backbone, tiny_config, tiny_model
+from tiny_tokenizers import TEXT
+from transformers import AutoModelForCausalLM, DynamicCache, QuantizedCache, pipeline
+
+from indexmem.config.schema import IndexerConfig, MemoryConfig, MethodConfig
+from indexmem.engine.cache import RaggedCache
+from indexmem.engine.decode import DecodeRow, decode
+from indexmem.engine.prefill import prefill
+from indexmem.errors import UserError
+from indexmem.eviction.checkpoint import read_config, save_modules, weights_hash
+from indexmem.eviction.indexer import IndexerShape, IndexerStack
+from indexmem.eviction.memory.base import MemoryShape
+from indexmem.eviction.memory.stack import MemoryStack
+from indexmem.eviction.methods.base import MethodContext
+from indexmem.eviction.methods.registry import make_method
+from indexmem.eviction.policy import keep, kept_count
+from indexmem.eviction.press import IndexerPress, IndexMemPress, MemoryPress
+from indexmem.models.geometry import Geometry
+
+SINKS = 4
+LENGTH = 150
+QUESTIONS = ["What does page 5 tell of?", "And where is the lantern, again?"]
+MEMORIES = {
+    "slots": {"dim": 7},
+    "positive": {"features": "positive", "rotary": "pre"},
+    "paper": {"features": "linear", "fusion": "add", "input": "model", "value": "model", "gate_bias": 1.0},
+}
+
+
+def geometry_of(family="llama", **changes):
+    return Geometry.of(tiny_config(family, **changes))
+
+
+def noisy(module):
+    """Random parameters everywhere: a memory fresh from its constructor has maps of zeros."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.2)
+    return module
+
+
+def checkpoint(folder, geometry, memory="slots", **indexer):
+    torch.manual_seed(5)
+    indexers = IndexerStack(IndexerShape.of(IndexerConfig(**indexer), geometry), geometry)
+    shape = MemoryShape.of(MemoryConfig(**MEMORIES[memory]), geometry)
+    modules = {"indexer": indexers}
+    for base in ("indexer", "snapkv"):
+        modules[f"memory-{base}"] = noisy(MemoryStack(shape, geometry))
+    return save_modules(modules, folder, trained={"steps": 3})
+
+
+def plain(family="llama"):
+    return tiny_model(family, "sdpa")
+
+
+def hooks_of(model):
+    return sum(len(layer.self_attn._forward_hooks) for layer in model.model.layers)
+
+
+@pytest.fixture
+def memory_press(tmp_path):
+    """An IndexMemPress for the tiny Llama; its hooks are gone after the test."""
+    press = IndexMemPress.from_pretrained(checkpoint(tmp_path, geometry_of()), compression_ratio=0.7)
+    yield press
+    press.detach()
+
+
+@torch.no_grad()
+def filled(model, press, seed=0):
+    """The cache of a context, compressed by a press (None: not at all)."""
+    cache = DynamicCache()
+    ids = torch.tensor([random_ids(LENGTH, seed)])
+    if press is None:
+        model.model(ids, past_key_values=cache)
+    else:
+        with press(model):
+            model.model(ids, past_key_values=cache)
+    return cache
+
+
+def empty(cache):
+    for layer in cache.layers:
+        layer.keys, layer.values = layer.keys[:, :, :0], layer.values[:, :, :0]
+
+
+@torch.no_grad()
+def question_logits(model, cache, seed=9, tokens=6):
+    """Logits of a question's tokens, and of one more token after it, as kvpress' pipeline feeds them."""
+    ids = torch.tensor([random_ids(tokens + 1, seed)])
+    positions = torch.arange(LENGTH, LENGTH + tokens + 1)[None]
+    first = model(ids[:, :-1], past_key_values=cache, position_ids=positions[:, :-1]).logits
+    second = model(ids[:, -1:], past_key_values=cache, position_ids=positions[:, -1:]).logits
+    return torch.cat((first, second), dim=1)
+
+
+@torch.inference_mode()
+def engine_logits(family, folder, name, ratio, seed=9, tokens=6):
+    """The same, by our engine."""
+    backbone = tiny_backbone(family)
+    method = make_method(MethodConfig(name=name), MethodContext(backbone.geometry, checkpoint=str(folder)))
+    done = prefill(backbone, random_ids(LENGTH), {name: method}, SINKS)
+    assert not done.errors
+    cache = RaggedCache([method.compress(done.context, done.rankings_HL[name], ratio)], room=tokens + 1)
+    ids = torch.tensor([random_ids(tokens + 1, seed)])
+    logits = []
+    for begin, end in ((0, tokens), (tokens, tokens + 1)):
+        cache.extend(torch.ones(1, end - begin, dtype=torch.bool))
+        with cache.memories.adding_residuals(backbone.model):
+            step = backbone.model(
+                ids[:, begin:end],
+                past_key_values=cache,
+                position_ids=torch.arange(LENGTH + begin, LENGTH + end)[None],
+                cache_position=torch.arange(end - begin),
+                kv_view=cache,
+            )
+        logits.append(step.logits)
+    return torch.cat(logits, dim=1)
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("family", ["llama", "qwen3", "phi3"])
+def test_logits_equal_our_engines(tmp_path, family, memory):
+    folder = checkpoint(tmp_path, geometry_of(family), memory)
+    press = IndexMemPress.from_pretrained(folder, compression_ratio=0.7)
+    with_memory = question_logits(plain(family), filled(plain(family), press))
+    press.detach()
+    without = question_logits(plain(family), filled(plain(family), press.press))
+    ours = engine_logits(family, folder, "indexmem", 0.7)
+    torch.testing.assert_close(with_memory, ours, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(without, engine_logits(family, folder, "indexer", 0.7), rtol=1e-3, atol=1e-3)
+    assert (with_memory - without).abs().max() > 100 * (with_memory - ours).abs().max(), "the memory takes part"
+
+
+def test_any_scorer_takes_the_memory_trained_for_it(tmp_path):
+    folder = checkpoint(tmp_path, geometry_of())
+    press = MemoryPress(press=SnapKVPress(compression_ratio=0.6), memories=MemoryStack.load(folder, "snapkv"))
+    theirs = question_logits(plain(), filled(plain(), press))
+    press.detach()
+    torch.testing.assert_close(theirs, engine_logits("llama", folder, "snapkv+memory", 0.6), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_pipeline_answers_equal_our_engines(tmp_path, family):
+    """Several questions about one context: each is answered from the memory as it was after prefill."""
+    folder, backbone = checkpoint(tmp_path, geometry_of(family)), tiny_backbone(family)
+    kvpress = pipeline("kv-press-text-generation", model=plain(family), tokenizer=backbone.tokenizer, device="cpu")
+    inputs = kvpress.preprocess(TEXT[:900], QUESTIONS, answer_prefix="", max_context_length=1000)
+    context = inputs["context_ids"][0].tolist()
+    method = make_method(MethodConfig(name="indexmem"), MethodContext(backbone.geometry, checkpoint=str(folder)))
+    done = prefill(backbone, context, {"indexmem": method}, SINKS)
+    row = method.compress(done.context, done.rankings_HL["indexmem"], 0.7)
+    rows = [DecodeRow(row, len(context), ids[0].tolist(), 12) for ids in inputs["questions_ids"]]
+    ours = [
+        backbone.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
+        for answer in decode(backbone, rows, batch_bytes=2**34)
+    ]
+    press = IndexMemPress.from_pretrained(folder, compression_ratio=0.7)
+    theirs = kvpress(TEXT[:900], questions=QUESTIONS, press=press, max_new_tokens=12)["answers"]
+    press.detach()
+    forgetful = kvpress(TEXT[:900], questions=QUESTIONS, press=press.press, max_new_tokens=12)["answers"]
+    assert theirs == ours
+    assert theirs != forgetful
+
+
+@pytest.mark.parametrize("settings", [{}, {"scope": "layer"}, {"share_every": 2}], ids=str)
+@pytest.mark.parametrize("ratio", [0.3, 0.8, 0.99])
+def test_keeps_what_our_engine_keeps(tmp_path, settings, ratio):
+    backbone = tiny_backbone()
+    folder = checkpoint(tmp_path, backbone.geometry, **settings)
+    method = make_method(MethodConfig(name="indexer"), MethodContext(backbone.geometry, checkpoint=str(folder)))
+    done = prefill(backbone, random_ids(LENGTH), {"indexer": method}, SINKS)
+    cache = filled(plain(), IndexerPress.from_pretrained(folder, compression_ratio=ratio))
+    for layer, ranking in enumerate(done.rankings_HL["indexer"]):
+        kept_HK = keep(ranking, kept_count(LENGTH, ratio))
+        expected = done.context.keys_HLd[layer].gather(1, kept_HK[..., None].expand(-1, -1, 16))
+        torch.testing.assert_close(cache.layers[layer].keys[0], expected)
+
+
+def test_sinks_stay_and_can_be_turned_off(tmp_path):
+    folder = checkpoint(tmp_path, geometry_of())
+    full = filled(plain(), None)
+    for sinks, equal in ((4, True), (0, False)):
+        cache = filled(plain(), IndexerPress.from_pretrained(folder, compression_ratio=0.9, n_sink=sinks))
+        first = [torch.equal(a.keys[:, :, :4], b.keys[:, :, :4]) for a, b in zip(cache.layers, full.layers)]
+        assert all(first) is equal
+
+
+@pytest.mark.parametrize("kind", [IndexerPress, IndexMemPress])
+def test_evicting_nothing_is_the_plain_model(tmp_path, kind):
+    expected = question_logits(plain(), filled(plain(), None))
+    press = kind.from_pretrained(checkpoint(tmp_path, geometry_of()))
+    assert torch.equal(question_logits(plain(), filled(plain(), press)), expected)
+    if kind is IndexMemPress:
+        press.detach()
+
+
+def test_other_caches_are_untouched_while_hooks_are_registered(memory_press):
+    model = plain()
+    expected = question_logits(model, filled(model, None, seed=3))
+    own = filled(model, memory_press)
+    assert hooks_of(model) == len(model.model.layers)
+    assert torch.equal(question_logits(model, filled(model, None, seed=3)), expected)
+    once = question_logits(model, copy.deepcopy(own))
+    assert torch.equal(question_logits(model, copy.deepcopy(own)), once), "reading changes no state"
+
+
+def test_a_cache_filled_anew_forgets(memory_press):
+    model = plain()
+    cache = filled(model, memory_press)
+    empty(cache)
+    with torch.no_grad():
+        model.model(torch.tensor([random_ids(LENGTH, 3)]), past_key_values=cache)
+    assert torch.equal(question_logits(model, cache), question_logits(model, filled(model, None, seed=3)))
+
+
+def test_presses_on_one_model_read_and_write_only_their_own(memory_press, tmp_path):
+    alone = question_logits(plain(), filled(plain(), memory_press))
+    other = IndexMemPress.from_pretrained(tmp_path, compression_ratio=0.7)
+    noisy(other.memories)
+    others_alone = question_logits(plain(), filled(plain(), other))
+    own, taken_over = filled(plain(), memory_press), filled(plain(), memory_press)
+    assert torch.equal(question_logits(plain(), own), alone), "the other's hooks came last, and do not answer"
+    empty(taken_over)
+    with torch.no_grad(), other(plain()):
+        plain().model(torch.tensor([random_ids(LENGTH)]), past_key_values=taken_over)
+    assert torch.equal(question_logits(plain(), taken_over), others_alone)
+    other.detach()
+    assert not torch.allclose(others_alone, alone)
+
+
+def test_decoding_inside_the_context_is_the_same(memory_press):
+    outside = question_logits(plain(), filled(plain(), memory_press))
+    cache = filled(plain(), memory_press)
+    with memory_press(plain()):
+        assert torch.equal(question_logits(plain(), cache), outside)
+
+
+def test_hooks_are_registered_once_and_gone_after_detach(memory_press):
+    model = plain()
+    before = hooks_of(model)
+    for _ in range(2):
+        cache = filled(model, memory_press)
+    assert hooks_of(model) == before + len(model.model.layers)
+    for _ in range(2):
+        memory_press.detach()
+    assert hooks_of(model) == before
+    forgetful = question_logits(model, filled(model, memory_press.press))
+    assert torch.equal(question_logits(model, cache), forgetful)
+
+
+def test_a_batch_of_contexts_gives_what_each_gives_alone(memory_press):
+    model = plain()
+    alone = torch.cat([question_logits(model, filled(model, memory_press, seed)) for seed in (0, 1)])
+    cache, ids = DynamicCache(), torch.tensor([random_ids(LENGTH, 0), random_ids(LENGTH, 1)])
+    with torch.no_grad(), memory_press(model):
+        model.model(ids, past_key_values=cache)
+    with torch.no_grad():
+        question = torch.tensor([random_ids(7, 9)] * 2)[:, :6]
+        positions = torch.arange(LENGTH, LENGTH + 6).expand(2, -1)
+        together = model(question, past_key_values=cache, position_ids=positions).logits
+    torch.testing.assert_close(together, alone[:, :6], rtol=1e-3, atol=1e-3)
+
+
+def test_bfloat16_model(tmp_path):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(tiny_config("llama"), attn_implementation="sdpa", dtype=torch.bfloat16)
+    press = IndexMemPress.from_pretrained(checkpoint(tmp_path, geometry_of()), compression_ratio=0.7)
+    logits = question_logits(model, filled(model, press))
+    assert logits.dtype == torch.bfloat16 and logits.isfinite().all()
+
+
+def test_round_trip_is_exact(tmp_path):
+    first = checkpoint(tmp_path / "a", geometry_of(), share_every=2)
+    press = IndexMemPress.from_pretrained(first, compression_ratio=0.7)
+    second = press.save_pretrained(tmp_path / "b")
+    names = ("indexer", "memory-indexer")
+    assert weights_hash(second, *names) == weights_hash(first, *names)
+    assert read_config(second)["trained"] == {"steps": 3}
+    assert set(read_config(second)["modules"]) == set(names)
+    alone = press.press.save_pretrained(tmp_path / "c")
+    assert weights_hash(alone, "indexer") == weights_hash(first, "indexer")
+    assert IndexerPress.from_pretrained(alone).indexers.shape.share_every == 2
+
+
+@pytest.mark.parametrize("kind", [IndexerPress, IndexMemPress])
+def test_a_foreign_model_is_refused(tmp_path, kind):
+    press = kind.from_pretrained(checkpoint(tmp_path, geometry_of(num_hidden_layers=2)), compression_ratio=0.5)
+    with pytest.raises(UserError, match="layers: trained for 2, model has 3"), press(plain()):
+        pass
+    assert hooks_of(plain()) == 0
+
+
+def test_a_foreign_memory_is_refused(tmp_path):
+    folder = checkpoint(tmp_path, geometry_of(num_key_value_heads=4))
+    press = MemoryPress(press=KnormPress(compression_ratio=0.5), memories=MemoryStack.load(folder, "indexer"))
+    with pytest.raises(UserError, match="kv_heads: trained for 4, model has 2"), press(plain()):
+        pass
+
+
+def test_mistakes_are_named(tmp_path, memory_press):
+    with pytest.raises(UserError, match="neither a checkpoint folder nor a Hub id"):
+        IndexerPress.from_pretrained(tmp_path / "nowhere" / "at" / "all")
+    alone = memory_press.press.save_pretrained(tmp_path / "alone")
+    with pytest.raises(UserError, match="no trained 'memory-indexer'"):
+        IndexMemPress.from_pretrained(alone)
+    with pytest.raises(UserError, match="PyramidKVPress decides more than scores"):
+        MemoryPress(press=PyramidKVPress(), memories=memory_press.memories)
+
+
+def test_ratio_is_the_wrapped_press_own(memory_press):
+    press = MemoryPress(press=KnormPress(compression_ratio=0.2), memories=memory_press.memories)
+    assert press.compression_ratio == 0.2
+    press.compression_ratio = 0.5
+    assert press.press.compression_ratio == 0.5
+
+
+def test_a_quantized_cache_is_refused(memory_press):
+    keys = torch.zeros(1, 2, 8, 16)
+    kept = torch.zeros(1, 2, 1, dtype=torch.long)
+    with pytest.raises(UserError, match="DynamicCache"):
+        memory_press._attached.write(
+            plain().model.layers[0].self_attn, object.__new__(QuantizedCache), keys, keys, kept, (keys, keys)
+        )
+
+
+def test_the_readmes_snippet_runs(tmp_path, capsys):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```python\n(.*?)```", readme.partition("## Use in kvpress")[2], flags=re.DOTALL)[:1]
+    model = save_tiny_model(tmp_path / "model")
+    folder = checkpoint(tmp_path / "press", geometry_of())
+    for name, path in (("FOLDER", folder), ("HuggingFaceTB/SmolLM2-135M-Instruct", model)):
+        assert f'"{name}"' in snippet
+        snippet = snippet.replace(f'"{name}"', repr(str(path)))
+    exec(snippet, {})
+    assert capsys.readouterr().out.strip()
+
+
+def test_neither_ray_nor_mlflow_is_imported():
+    command = "import sys, indexmem.eviction.press; print({'ray', 'mlflow'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
