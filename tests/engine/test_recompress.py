@@ -248,6 +248,14 @@ def test_kept_tokens_equal_a_slow_reference(scope, share_every, tmp_path, monkey
         since, now = stop, now + new
 
 
+@pytest.mark.parametrize(("scope", "share_every"), [("kv_head", 1), ("layer", 2)])
+def test_indexer_keys_cost_the_bytes_that_rows_report(scope, share_every, tmp_path):
+    geometry = tiny_backbone().geometry
+    method = method_named("indexer", checkpoint_of(geometry, tmp_path, share_every=share_every, scope=scope))
+    caches = [row.cache for row in rows_for({"indexer": method}, CONFIG)]
+    assert method.decode_scorer(caches).key_bytes == sum(cache.indexer_bytes for cache in caches) > 0
+
+
 @pytest.mark.parametrize("rotary", ["post", "pre"])
 def test_memory_mass_is_the_number_of_evicted_tokens(rotary, tmp_path, watched, no_end):
     method = method_named("indexer+memory", checkpoint_of(tiny_backbone().geometry, tmp_path, rotary=rotary))

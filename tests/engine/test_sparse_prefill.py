@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from tiny_models import FAMILIES, random_ids, tiny_backbone, tiny_model
+from transformers import AttentionInterface
 
 from indexmem.config.schema import EvictionConfig, IndexerConfig
 from indexmem.engine.decode import DecodeRow, decode
@@ -43,8 +44,6 @@ def with_mask(family, ids, method, count):
         return torch.zeros(1, len(ids), geometry.heads, geometry.head_dim, dtype=query.dtype), None
 
     kept_by_layer, keys, values = [], [], []
-    from transformers import AttentionInterface
-
     AttentionInterface.register("capture", eager)
     decoder.config._attn_implementation = "capture"
     for number, layer in enumerate(decoder.layers):

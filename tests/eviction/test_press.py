@@ -1,6 +1,5 @@
-"""The presses give in kvpress what our engine gives, and leave everything else as it was."""
+"""The presses give in kvpress what our engine gives, and their folders hold all that they need."""
 
-import copy
 import re
 import subprocess
 import sys
@@ -8,105 +7,30 @@ from pathlib import Path
 
 import pytest
 import torch
-from kvpress import KnormPress, PyramidKVPress, SnapKVPress
-from tiny_models import random_ids, save_tiny_model, tiny_backbone, tiny_config, tiny_model
+from kvpress import SnapKVPress
+from press_cases import LENGTH, MEMORIES, SINKS, checkpoint, filled, geometry_of, hooks_of, plain, question_logits
+from tiny_models import random_ids, save_tiny_model, tiny_backbone, tiny_config
 from tiny_tokenizers import TEXT
-from transformers import AutoModelForCausalLM, DynamicCache, QuantizedCache, pipeline
+from transformers import AutoModelForCausalLM, pipeline
 
-from indexmem.config.schema import IndexerConfig, MemoryConfig, MethodConfig
+from indexmem.config.schema import MethodConfig
 from indexmem.engine.cache import RaggedCache
 from indexmem.engine.decode import DecodeRow, decode
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
-from indexmem.eviction.checkpoint import read_config, save_modules, weights_hash
-from indexmem.eviction.indexer import IndexerShape, IndexerStack
-from indexmem.eviction.memory.base import MemoryShape
+from indexmem.eviction.checkpoint import read_config, weights_hash
 from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
 from indexmem.eviction.policy import keep, kept_count
 from indexmem.eviction.press import IndexerPress, IndexMemPress, MemoryPress
-from indexmem.models.geometry import Geometry
 
-SINKS = 4
-LENGTH = 150
 QUESTIONS = ["What does page 5 tell of?", "And where is the lantern, again?"]
-MEMORIES = {
-    "slots": {"dim": 7},
-    "positive": {"features": "positive", "rotary": "pre"},
-    "paper": {"features": "linear", "fusion": "add", "input": "model", "value": "model", "gate_bias": 1.0},
-}
-
-
-def geometry_of(family="llama", **changes):
-    return Geometry.of(tiny_config(family, **changes))
-
-
-def noisy(module):
-    """Random parameters everywhere: a memory fresh from its constructor has maps of zeros."""
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.2)
-    return module
-
-
-def checkpoint(folder, geometry, memory="slots", **indexer):
-    torch.manual_seed(5)
-    indexers = IndexerStack(IndexerShape.of(IndexerConfig(**indexer), geometry), geometry)
-    shape = MemoryShape.of(MemoryConfig(**MEMORIES[memory]), geometry)
-    modules = {"indexer": indexers}
-    for base in ("indexer", "snapkv"):
-        modules[f"memory-{base}"] = noisy(MemoryStack(shape, geometry))
-    return save_modules(modules, folder, trained={"steps": 3})
-
-
-def plain(family="llama"):
-    return tiny_model(family, "sdpa")
-
-
-def hooks_of(model):
-    return sum(len(layer.self_attn._forward_hooks) for layer in model.model.layers)
-
-
-@pytest.fixture
-def memory_press(tmp_path):
-    """An IndexMemPress for the tiny Llama; its hooks are gone after the test."""
-    press = IndexMemPress.from_pretrained(checkpoint(tmp_path, geometry_of()), compression_ratio=0.7)
-    yield press
-    press.detach()
-
-
-@torch.no_grad()
-def filled(model, press, seed=0):
-    """The cache of a context, compressed by a press (None: not at all)."""
-    cache = DynamicCache()
-    ids = torch.tensor([random_ids(LENGTH, seed)])
-    if press is None:
-        model.model(ids, past_key_values=cache)
-    else:
-        with press(model):
-            model.model(ids, past_key_values=cache)
-    return cache
-
-
-def empty(cache):
-    for layer in cache.layers:
-        layer.keys, layer.values = layer.keys[:, :, :0], layer.values[:, :, :0]
-
-
-@torch.no_grad()
-def question_logits(model, cache, seed=9, tokens=6):
-    """Logits of a question's tokens, and of one more token after it, as kvpress' pipeline feeds them."""
-    ids = torch.tensor([random_ids(tokens + 1, seed)])
-    positions = torch.arange(LENGTH, LENGTH + tokens + 1)[None]
-    first = model(ids[:, :-1], past_key_values=cache, position_ids=positions[:, :-1]).logits
-    second = model(ids[:, -1:], past_key_values=cache, position_ids=positions[:, -1:]).logits
-    return torch.cat((first, second), dim=1)
 
 
 @torch.inference_mode()
 def engine_logits(family, folder, name, ratio, seed=9, tokens=6):
-    """The same, by our engine."""
+    """What `question_logits` gives, by our engine."""
     backbone = tiny_backbone(family)
     method = make_method(MethodConfig(name=name), MethodContext(backbone.geometry, checkpoint=str(folder)))
     done = prefill(backbone, random_ids(LENGTH), {name: method}, SINKS)
@@ -205,73 +129,6 @@ def test_evicting_nothing_is_the_plain_model(tmp_path, kind):
         press.detach()
 
 
-def test_other_caches_are_untouched_while_hooks_are_registered(memory_press):
-    model = plain()
-    expected = question_logits(model, filled(model, None, seed=3))
-    own = filled(model, memory_press)
-    assert hooks_of(model) == len(model.model.layers)
-    assert torch.equal(question_logits(model, filled(model, None, seed=3)), expected)
-    once = question_logits(model, copy.deepcopy(own))
-    assert torch.equal(question_logits(model, copy.deepcopy(own)), once), "reading changes no state"
-
-
-def test_a_cache_filled_anew_forgets(memory_press):
-    model = plain()
-    cache = filled(model, memory_press)
-    empty(cache)
-    with torch.no_grad():
-        model.model(torch.tensor([random_ids(LENGTH, 3)]), past_key_values=cache)
-    assert torch.equal(question_logits(model, cache), question_logits(model, filled(model, None, seed=3)))
-
-
-def test_presses_on_one_model_read_and_write_only_their_own(memory_press, tmp_path):
-    alone = question_logits(plain(), filled(plain(), memory_press))
-    other = IndexMemPress.from_pretrained(tmp_path, compression_ratio=0.7)
-    noisy(other.memories)
-    others_alone = question_logits(plain(), filled(plain(), other))
-    own, taken_over = filled(plain(), memory_press), filled(plain(), memory_press)
-    assert torch.equal(question_logits(plain(), own), alone), "the other's hooks came last, and do not answer"
-    empty(taken_over)
-    with torch.no_grad(), other(plain()):
-        plain().model(torch.tensor([random_ids(LENGTH)]), past_key_values=taken_over)
-    assert torch.equal(question_logits(plain(), taken_over), others_alone)
-    other.detach()
-    assert not torch.allclose(others_alone, alone)
-
-
-def test_decoding_inside_the_context_is_the_same(memory_press):
-    outside = question_logits(plain(), filled(plain(), memory_press))
-    cache = filled(plain(), memory_press)
-    with memory_press(plain()):
-        assert torch.equal(question_logits(plain(), cache), outside)
-
-
-def test_hooks_are_registered_once_and_gone_after_detach(memory_press):
-    model = plain()
-    before = hooks_of(model)
-    for _ in range(2):
-        cache = filled(model, memory_press)
-    assert hooks_of(model) == before + len(model.model.layers)
-    for _ in range(2):
-        memory_press.detach()
-    assert hooks_of(model) == before
-    forgetful = question_logits(model, filled(model, memory_press.press))
-    assert torch.equal(question_logits(model, cache), forgetful)
-
-
-def test_a_batch_of_contexts_gives_what_each_gives_alone(memory_press):
-    model = plain()
-    alone = torch.cat([question_logits(model, filled(model, memory_press, seed)) for seed in (0, 1)])
-    cache, ids = DynamicCache(), torch.tensor([random_ids(LENGTH, 0), random_ids(LENGTH, 1)])
-    with torch.no_grad(), memory_press(model):
-        model.model(ids, past_key_values=cache)
-    with torch.no_grad():
-        question = torch.tensor([random_ids(7, 9)] * 2)[:, :6]
-        positions = torch.arange(LENGTH, LENGTH + 6).expand(2, -1)
-        together = model(question, past_key_values=cache, position_ids=positions).logits
-    torch.testing.assert_close(together, alone[:, :6], rtol=1e-3, atol=1e-3)
-
-
 def test_bfloat16_model(tmp_path):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(tiny_config("llama"), attn_implementation="sdpa", dtype=torch.bfloat16)
@@ -299,39 +156,6 @@ def test_a_foreign_model_is_refused(tmp_path, kind):
     with pytest.raises(UserError, match="layers: trained for 2, model has 3"), press(plain()):
         pass
     assert hooks_of(plain()) == 0
-
-
-def test_a_foreign_memory_is_refused(tmp_path):
-    folder = checkpoint(tmp_path, geometry_of(num_key_value_heads=4))
-    press = MemoryPress(press=KnormPress(compression_ratio=0.5), memories=MemoryStack.load(folder, "indexer"))
-    with pytest.raises(UserError, match="kv_heads: trained for 4, model has 2"), press(plain()):
-        pass
-
-
-def test_mistakes_are_named(tmp_path, memory_press):
-    with pytest.raises(UserError, match="neither a checkpoint folder nor a Hub id"):
-        IndexerPress.from_pretrained(tmp_path / "nowhere" / "at" / "all")
-    alone = memory_press.press.save_pretrained(tmp_path / "alone")
-    with pytest.raises(UserError, match="no trained 'memory-indexer'"):
-        IndexMemPress.from_pretrained(alone)
-    with pytest.raises(UserError, match="PyramidKVPress decides more than scores"):
-        MemoryPress(press=PyramidKVPress(), memories=memory_press.memories)
-
-
-def test_ratio_is_the_wrapped_press_own(memory_press):
-    press = MemoryPress(press=KnormPress(compression_ratio=0.2), memories=memory_press.memories)
-    assert press.compression_ratio == 0.2
-    press.compression_ratio = 0.5
-    assert press.press.compression_ratio == 0.5
-
-
-def test_a_quantized_cache_is_refused(memory_press):
-    keys = torch.zeros(1, 2, 8, 16)
-    kept = torch.zeros(1, 2, 1, dtype=torch.long)
-    with pytest.raises(UserError, match="DynamicCache"):
-        memory_press._attached.write(
-            plain().model.layers[0].self_attn, object.__new__(QuantizedCache), keys, keys, kept, (keys, keys)
-        )
 
 
 def test_the_readmes_snippet_runs(tmp_path, capsys):

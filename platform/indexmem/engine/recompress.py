@@ -8,7 +8,7 @@ Shapes: R rows, H KV heads, T cached tokens, K kept tokens, d head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -100,10 +100,7 @@ class Recompression:
         # Repacking moves columns, so it waits until something must leave or the buffers would run over.
         over_budget = bool((self.cache.lengths() > self._budget).any())
         if over_budget or self.cache.free_columns < min(remaining, self.config.decode_every):
-            self._owner = {
-                row: (group.scorer, number) for group in self._groups for number, row in enumerate(group.row_r.tolist())
-            }
-            self.cache.repack(self._choose)
+            self.cache.repack(partial(self._choose, self._scorers()))
             self._next_position = [int(layers[0][0, -1]) + 1 for layers in self._position_HT]
         for group in self._groups:
             group.scorer.end_compression()
@@ -125,12 +122,26 @@ class Recompression:
         for group in self._groups:
             group.scorer.observe(tap, group.row_r, valid_Rn)
 
-    def _choose(self, row: int, layer: int, key_HTd: Tensor, value_HTd: Tensor) -> Tensor:
+    def _scorers(self) -> dict[int, tuple[DecodeScorer, int]]:
+        """Batch row -> its scorer, and its number among the scorer's rows."""
+        return {
+            row: (group.scorer, number) for group in self._groups for number, row in enumerate(group.row_r.tolist())
+        }
+
+    def _choose(
+        self,
+        scorers: Mapping[int, tuple[DecodeScorer, int]],
+        row: int,
+        layer: int,
+        key_HTd: Tensor,
+        value_HTd: Tensor,
+    ) -> Tensor:
+        """Which of a row's cached tokens stay, [H, K]; what leaves is written to the row's memory."""
         heads, tokens, _ = key_HTd.shape
         old_HT = self._position_HT[row][layer]
         new_T = self._next_position[row] + torch.arange(tokens - old_HT.shape[1], device=old_HT.device)
         position_HT = torch.cat((old_HT, new_T.expand(heads, -1)), dim=1)
-        scorer, number = self._owner[row]
+        scorer, number = scorers[row]
         if tokens <= self._budget:
             index_HK = torch.arange(tokens, device=key_HTd.device).expand(heads, -1)
         else:

@@ -16,6 +16,8 @@ def check_eviction(config: EvictionConfig, methods: tuple[MethodConfig, ...]) ->
     The full cache fits every setting: it is the reference, and nothing compresses it.
     """
     evicting = [method for method in methods if method.name != FULL]
+    if not evicting and config.model_dump(exclude={"sinks"}) != EvictionConfig().model_dump(exclude={"sinks"}):
+        raise UserError(f"eviction settings have no effect on '{FULL}' alone. Add a method, or leave them out.")
     _check_decoding(config, evicting)
     _check_order(config, evicting)
 

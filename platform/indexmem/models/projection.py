@@ -17,7 +17,7 @@ FUSED_ORDER: Mapping[str, int] = MappingProxyType({"q": 0, "k": 1, "v": 2})  # r
 
 
 def attention_inputs(module: nn.Module, part: Literal["q", "k", "v"], input_TD: Tensor) -> Tensor:
-    """One projection [N, T, d] of a layer's normed input, before RoPE, after the module's own q/k norm if it has one."""
+    """One projection [N, T, d] of a layer's normed input: before RoPE, after the module's q/k norm if any."""
     head_dim: int = module.head_dim  # type: ignore[assignment]
     projected = _project(module, part, input_TD).unflatten(-1, (-1, head_dim))
     norm = getattr(module, f"{part}_norm", None)

@@ -29,7 +29,8 @@ from indexmem.eviction.methods.memory import WithMemory
 from indexmem.eviction.methods.simple import FullCache, Random, StreamingLLM
 from indexmem.eviction.methods.xkv import XKV
 
-FULL = "full"
+FULL, RUNNING_MEAN = "full", "running_mean"
+EVICTS_NOTHING = frozenset({FULL, "xkv"})  # a memory of what they evict would stay empty
 INDEXMEM, INDEXMEM_PARTS, MEMORY_SUFFIX = "indexmem", "indexer+memory", "+memory"
 LEARNED = frozenset({"indexer", "locret"})
 # Methods that can also rank a cache while it grows.
@@ -87,7 +88,7 @@ METHODS: Mapping[str, Factory] = MappingProxyType(
         "expected_attention": _kvpress(ExpectedAttentionPress),
         "streaming_llm": _own(StreamingLLM, ("n_sink",)),
         "random": _own(Random, ("seed",)),
-        "running_mean": _running_mean,
+        RUNNING_MEAN: _running_mean,
     }
 )
 
@@ -100,20 +101,24 @@ def make_method(config: MethodConfig, context: MethodContext) -> EvictionMethod:
     name = INDEXMEM_PARTS if config.name == INDEXMEM else config.name
     base, plus, _ = name.partition(MEMORY_SUFFIX)
     factory = METHODS.get(base)
-    if factory is None or name != base + plus or (base == FULL and plus):
+    if factory is None or name != base + plus or (base in EVICTS_NOTHING and plus):
         near = difflib.get_close_matches(config.name, [*METHODS, INDEXMEM], n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         names = ", ".join([*METHODS, INDEXMEM])
         raise UserError(f"Unknown method '{config.name}'.{hint} Methods: {names}; NAME+memory adds a trained memory.")
     try:
-        method = factory(config.params, context)
-        return _with_memory(method, base, config.params, context) if plus else method
+        if not plus:
+            return factory(config.params, context)
+        own = {k: v for k, v in config.params.items() if k != "checkpoint" or base in LEARNED}
+        return _with_memory(factory(own, context), base, config.params, context)
     except UserError as error:
         raise UserError(f"Method '{config.label}': {error}") from None
 
 
 def needs_training(config: MethodConfig) -> bool:
     """Whether the method uses weights that a spec trains, and names no folder of its own to take them from."""
+    if config.name == RUNNING_MEAN and "base" in config.params:
+        return needs_training(MethodConfig.model_validate(config.params["base"]))
     learned = config.name in LEARNED or config.name == INDEXMEM or config.name.endswith(MEMORY_SUFFIX)
     return learned and not config.params.get("checkpoint")
 

@@ -1,0 +1,108 @@
+"""Eviction settings reach the cells, or are refused with a word on what to do."""
+
+import pytest
+import torch
+from tiny_models import save_tiny_model
+
+from indexmem.benchmarks.base import Sample
+from indexmem.config.load import validate
+from indexmem.config.schema import EvictionConfig, IndexerConfig, MethodConfig
+from indexmem.errors import UserError
+from indexmem.evaluate.cell import CellEvaluator
+from indexmem.evaluate.eviction_rules import check_eviction
+from indexmem.evaluate.grid import Cell, plan
+from indexmem.eviction.checkpoint import save_modules
+from indexmem.eviction.indexer import IndexerShape, IndexerStack
+from indexmem.models.backbone import inspect
+
+
+def check(methods, **settings):
+    check_eviction(EvictionConfig(**settings), tuple(MethodConfig(name=name) for name in methods))
+
+
+@pytest.mark.parametrize(
+    ("methods", "settings", "words"),
+    [
+        (["knorm"], {"decode_every": 64}, "decode_every=64 has no effect"),
+        (["knorm"], {"decode_window": 0}, "decode_window=0 has no effect"),
+        (["knorm"], {"decode_budget": 132}, "above 132"),
+        (["full"], {"decode_budget": 512}, "no effect on 'full' alone"),
+        (["full"], {"when": "before_prefill"}, "no effect on 'full' alone"),
+        (["full", "pyramidkv", "knorm"], {"decode_budget": 512}, "pyramidkv cannot rank.*snapkv, tova"),
+        (["locret+memory"], {"decode_budget": 512}, "locret.memory cannot"),
+        (["full", "indexer", "snapkv"], {"when": "before_prefill"}, "snapkv needs K and V of all tokens"),
+        (["indexmem"], {"when": "before_prefill"}, "indexmem needs"),
+        (["indexer"], {"when": "before_prefill", "sinks": 0}, "sinks=1"),
+    ],
+)
+def test_refused(methods, settings, words):
+    with pytest.raises(UserError, match=words):
+        check(methods, **settings)
+
+
+def test_accepted():
+    check(["full", "indexer", "indexmem", "snapkv+memory", "tova", "random"], decode_budget=512, decode_every=64)
+    check(["full", "indexer"], when="before_prefill")
+    check(["indexer"], when="before_prefill", decode_budget=200)
+    check(["pyramidkv", "xkv", "locret", "running_mean"])
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    torch.manual_seed(3)
+    model = save_tiny_model(tmp_path_factory.mktemp("model"))
+    geometry = inspect(validate({"model": {"id": str(model)}}, "test").model)
+    indexers = IndexerStack(IndexerShape.of(IndexerConfig(heads=2, dim=4), geometry), geometry)
+    return str(model), str(save_modules({"indexer": indexers}, tmp_path_factory.mktemp("modules")))
+
+
+def rows_with(folders, methods, **eviction):
+    """Rows of one sample, ratio 0.25."""
+    model, checkpoint = folders
+    spec = validate(
+        {
+            "model": {"id": model},
+            "indexer": {"checkpoint": checkpoint},
+            "eviction": eviction,
+            "grid": {"methods": methods},
+        },
+        "test",
+    )
+    configs = {config.label: config for config in spec.grid.methods}
+    evaluator = CellEvaluator.load(spec, configs, checkpoint, {"git_commit": "", "versions": {}, "host": ""})
+    sample = Sample(
+        "niah_single_1/0", "niah_single_1", "some words that go on for a while " * 12, "what was it?", "", ("x",), 20
+    )
+    cells = [
+        Cell(label, config, 0.0 if label == "full" else 0.25, "niah_single_1", "build", "")
+        for label, config in configs.items()
+    ]
+    rows, retention = evaluator.evaluate(sample, cells, keep_retention=True)
+    assert [row["status"] for row in rows] == ["ok"] * len(rows), rows
+    assert len(retention) == len(rows)
+    return {row["method"]: row for row in rows}
+
+
+def test_a_decode_budget_caps_the_prompt_of_all_but_the_full_cache(folders):
+    rows = rows_with(folders, ["full", "indexer", "knorm"], decode_budget=20, decode_every=4, decode_window=4)
+    assert rows["full"]["kept_max"] == rows["full"]["context_tokens"] > 30
+    assert rows["indexer"]["kept_max"] == rows["knorm"]["kept_max"] == 20
+    assert rows["knorm"]["measured_ratio"] == 1 - 20 / rows["full"]["context_tokens"]
+    assert rows["full"]["measured_ratio"] == 0
+
+
+def test_eviction_before_prefill_is_a_prefill_of_its_own(folders):
+    late, early = (rows_with(folders, ["full", "indexer"], when=when) for when in ("after_prefill", "before_prefill"))
+    assert late["indexer"]["prefill_seconds"] == late["full"]["prefill_seconds"]
+    assert early["indexer"]["prefill_seconds"] != early["full"]["prefill_seconds"]
+    for name in ("kept_min", "kept_max", "kv_bytes", "indexer_bytes", "measured_ratio", "full_kv_bytes"):
+        assert early["indexer"][name] == late["indexer"][name]
+    assert early["full"]["prediction"] == late["full"]["prediction"]
+
+
+def test_the_plan_checks_before_anything_else():
+    spec = validate(
+        {"eviction": {"decode_every": 3}, "grid": {"methods": ["knorm"]}, "model": {"id": "./nowhere"}}, "test"
+    )
+    with pytest.raises(UserError, match="no effect"):
+        plan(spec)

@@ -1,0 +1,78 @@
+"""Random checkpoints for presses, and a context and a question for the tiny models to run them on."""
+
+import torch
+from tiny_models import random_ids, tiny_config, tiny_model
+from transformers import DynamicCache
+
+from indexmem.config.schema import IndexerConfig, MemoryConfig
+from indexmem.eviction.checkpoint import save_modules
+from indexmem.eviction.indexer import IndexerShape, IndexerStack
+from indexmem.eviction.memory.base import MemoryShape
+from indexmem.eviction.memory.stack import MemoryStack
+from indexmem.models.geometry import Geometry
+
+SINKS = 4
+LENGTH = 150
+MEMORIES = {
+    "slots": {"dim": 7},
+    "positive": {"features": "positive", "rotary": "pre"},
+    "paper": {"features": "linear", "fusion": "add", "input": "model", "value": "model", "gate_bias": 1.0},
+}
+
+
+def geometry_of(family="llama", **changes):
+    return Geometry.of(tiny_config(family, **changes))
+
+
+def noisy(module):
+    """Random parameters everywhere: a memory fresh from its constructor has maps of zeros."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.2)
+    return module
+
+
+def checkpoint(folder, geometry, memory="slots", **indexer):
+    torch.manual_seed(5)
+    indexers = IndexerStack(IndexerShape.of(IndexerConfig(**indexer), geometry), geometry)
+    shape = MemoryShape.of(MemoryConfig(**MEMORIES[memory]), geometry)
+    modules = {"indexer": indexers}
+    for base in ("indexer", "snapkv"):
+        modules[f"memory-{base}"] = noisy(MemoryStack(shape, geometry))
+    return save_modules(modules, folder, trained={"steps": 3})
+
+
+def plain(family="llama"):
+    return tiny_model(family, "sdpa")
+
+
+def hooks_of(model):
+    return sum(len(layer.self_attn._forward_hooks) for layer in model.model.layers)
+
+
+@torch.no_grad()
+def filled(model, press, seed=0):
+    """The cache of a context, compressed by a press (None: not at all)."""
+    cache = DynamicCache()
+    ids = torch.tensor([random_ids(LENGTH, seed)])
+    if press is None:
+        model.model(ids, past_key_values=cache)
+    else:
+        with press(model):
+            model.model(ids, past_key_values=cache)
+    return cache
+
+
+def empty(cache):
+    for layer in cache.layers:
+        layer.keys, layer.values = layer.keys[:, :, :0], layer.values[:, :, :0]
+
+
+@torch.no_grad()
+def question_logits(model, cache, seed=9, tokens=6):
+    """Logits of a question's tokens, and of one more token after it, as kvpress' pipeline feeds them."""
+    ids = torch.tensor([random_ids(tokens + 1, seed)])
+    positions = torch.arange(LENGTH, LENGTH + tokens + 1)[None]
+    first = model(ids[:, :-1], past_key_values=cache, position_ids=positions[:, :-1]).logits
+    second = model(ids[:, -1:], past_key_values=cache, position_ids=positions[:, -1:]).logits
+    return torch.cat((first, second), dim=1)
