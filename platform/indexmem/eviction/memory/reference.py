@@ -87,7 +87,11 @@ def linear_readout(
 
 
 def positive_joint_readout(
-    memory: PositiveMemory, writes: list[tuple[Tensor, Tensor, Tensor]], query_Qd: Tensor, output_Qd: Tensor, lse_Q: Tensor
+    memory: PositiveMemory,
+    writes: list[tuple[Tensor, Tensor, Tensor]],
+    query_Qd: Tensor,
+    output_Qd: Tensor,
+    lse_Q: Tensor,
 ) -> Tensor:
     """o = (1-w) o_K + w phi(q)^T M / phi(q).z with w = Z_E / (Z_K + Z_E): [Q, d]."""
     shape, fused = memory.shape, []
