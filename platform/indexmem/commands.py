@@ -37,6 +37,8 @@ def distill(experiment: Experiment, *, dry_run: bool = False, address: str | Non
         f"distill {experiment.name}: {config.schedule.steps} steps x {config.workers} workers x {config.batch_size} x "
         f"{config.length} tokens on {experiment.model.id} -> {run.folder}"
     )
+    for line in _describe_modules(experiment):
+        say(f"  {line}")
     if dry_run:
         return 0
     sink = MlflowSink.open(experiment)
@@ -97,6 +99,17 @@ def sync(experiment: Experiment) -> int:
     where = sink.publish_grid(experiment, rows) if rows.num_rows else None
     say(f"published {rows.num_rows} rows and {len(history)} training steps to {sink.uri} ({where})")
     return 0
+
+
+def _describe_modules(experiment: Experiment) -> list[str]:
+    """Size of everything that the spec trains: parameters and, for memories, the state that each sequence carries."""
+    lines = []
+    for trainee in make_trainees(experiment, inspect(experiment.model)):
+        count = sum(p.numel() for p in trainee.parameters())
+        state = getattr(trainee.trained, "state_bytes", None)
+        carries = "" if state is None else f", state {state / 2**20:.2f} MiB a sequence"
+        lines.append(f"{trainee.name}: {count:,} parameters ({count // len(trainee.trained):,} a module){carries}")
+    return lines
 
 
 def _losses(history: Sequence[dict[str, Any]]) -> str:

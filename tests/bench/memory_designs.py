@@ -292,9 +292,11 @@ def main() -> None:
         row["parameters_per_layer"] = stack.parameter_count // len(stack) if stack else 0
     rows.sort(key=lambda row: (row["ratio"], -row["mean_over_layers"]))
     for row in rows:
+        interval = f"[{row['low']:.3f}, {row['high']:.3f}]"
+        sizes = f"state {row['state_numbers']:6d}  params {row['parameters_per_layer']:6d}"
         print(
-            f"r={row['ratio']:<5} {row['mean_over_layers']:6.3f} [{row['low']:.3f}, {row['high']:.3f}] pooled {row['pooled']:6.3f}"
-            f"  worst {row['worst_layer']:7.3f}  state {row['state_numbers']:6d}  params {row['parameters_per_layer']:6d}  {row['design']}"
+            f"r={row['ratio']:<5} {row['mean_over_layers']:6.3f} {interval} pooled {row['pooled']:6.3f}"
+            f"  worst {row['worst_layer']:7.3f}  {sizes}  {row['design']}"
         )
     result = {
         "arguments": {k: str(v) for k, v in vars(arguments).items()},

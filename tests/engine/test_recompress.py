@@ -13,6 +13,7 @@ from indexmem.engine.recompress import Compression, Recompression
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import ACTIVATIONS, NORM_EPS, IndexerShape, IndexerStack
 from indexmem.eviction.memory.base import MemoryShape
+from indexmem.eviction.memory.slots import SlotMemory
 from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.decode_scorer import CachedTokens
@@ -267,6 +268,31 @@ def test_memory_mass_is_the_number_of_evicted_tokens(rotary, tmp_path, watched, 
             mass_H = group.state.tensors["mass"][0].sum(-1)
             assert seen > lengths[layer, 0]
             torch.testing.assert_close(mass_H, torch.full_like(mass_H, float(seen - lengths[layer, 0])))
+
+
+@pytest.mark.parametrize("rotary", ["post", "pre"])
+def test_memories_get_keys_as_their_shape_says(rotary, tmp_path, monkeypatch, no_end):
+    """Before RoPE a key of the first layer depends on its token alone."""
+    backbone = tiny_backbone()
+    method = method_named("indexer+memory", checkpoint_of(backbone.geometry, tmp_path, rotary=rotary))
+    [row] = rows_for({"indexer+memory": method}, CONFIG, lengths=(90,), ratios=(0.2,), limits=(60,))
+    written = []
+    write = SlotMemory.write
+
+    def noting(self, state, evicted):
+        if self is method.memories[0]:
+            written.append(evicted.key_BHLd[0])
+        return write(self, state, evicted)
+
+    monkeypatch.setattr(SlotMemory, "write", noting)
+    decode(backbone, [row], PLENTY)
+    layer = backbone.model.get_decoder().layers[0]
+    vocabulary_VD = layer.input_layernorm(backbone.model.get_decoder().embed_tokens.weight)
+    key_HVd = layer.self_attn.k_proj(vocabulary_VD).unflatten(-1, (2, -1)).transpose(0, 1)
+    assert len(written) == 4
+    for key_HTd in written:
+        of_a_token = (torch.cdist(key_HTd, key_HVd).amin(-1) < 1e-3).all()
+        assert bool(of_a_token) == (rotary == "pre")
 
 
 def test_sinks_and_the_most_recent_tokens_stay(checkpoint, monkeypatch, no_end):
