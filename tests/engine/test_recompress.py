@@ -291,7 +291,7 @@ def test_memories_get_keys_as_their_shape_says(rotary, tmp_path, monkeypatch, no
     key_HVd = layer.self_attn.k_proj(vocabulary_VD).unflatten(-1, (2, -1)).transpose(0, 1)
     assert len(written) == 4
     for key_HTd in written:
-        of_a_token = (torch.cdist(key_HTd, key_HVd).amin(-1) < 1e-3).all()
+        of_a_token = (torch.cdist(key_HTd.double(), key_HVd.double()).amin(-1) < 1e-3).all()
         assert bool(of_a_token) == (rotary == "pre")
 
 
