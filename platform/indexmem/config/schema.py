@@ -121,6 +121,9 @@ class EvictionConfig(Section):
     """Rules that every method obeys (method contract, section 6)."""
 
     sinks: Annotated[int, Field(ge=0)] = Field(4, description="leading tokens that are always kept")
+    extra_tokens: Annotated[int, Field(ge=0)] = Field(
+        0, description="tokens that methods without memory keep on top, for equal bytes (64 for the default memory)"
+    )
     when: Literal["after_prefill", "before_prefill"] = Field(
         "after_prefill", description="before_prefill: only kept K and V are computed and attended to (indexer only)"
     )

@@ -44,7 +44,8 @@ class CellEvaluator:
         provenance: Mapping[str, Any],
     ) -> CellEvaluator:
         backbone = load_backbone(experiment.model)
-        context = MethodContext(backbone.geometry, str(backbone.device), checkpoint)
+        extra = experiment.eviction.extra_tokens
+        context = MethodContext(backbone.geometry, str(backbone.device), checkpoint, extra)
         built = {label: make_method(config, context) for label, config in methods.items()}
         return cls(experiment, backbone, built, provenance)
 

@@ -54,6 +54,8 @@ def _check_order(config: EvictionConfig, methods: list[MethodConfig]) -> None:
             f"eviction.when=before_prefill: {', '.join(unfit)} needs K and V of all tokens. "
             f"Methods that choose before they exist: {', '.join(SPARSE)}."
         )
+    if config.extra_tokens:
+        raise UserError("eviction.extra_tokens does not combine with eviction.when=before_prefill. Leave one out.")
     if config.sinks < 1:
         raise UserError(
             "eviction.when=before_prefill needs eviction.sinks=1 or more: "

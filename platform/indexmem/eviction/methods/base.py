@@ -25,6 +25,7 @@ class MethodContext:
     geometry: Geometry
     device: str = "cpu"
     checkpoint: str | None = None  # folder of the trained modules
+    extra_tokens: int = 0  # what methods without memory keep on top of their ratio
 
 
 class EvictionMethod(ABC):
@@ -32,6 +33,7 @@ class EvictionMethod(ABC):
 
     checkpoint = ""  # content hash of learned weights; part of a cell's identity
     min_context = 1  # shortest context that it can score, in tokens
+    extra_tokens = 0  # kept on top of the ratio, to cost as many bytes as a method with a memory
     cross_layer = False  # True: `combine` wants the scores of all layers before anything is ranked
 
     @abstractmethod
@@ -61,7 +63,7 @@ class EvictionMethod(ABC):
     def compress(self, context: ContextCache, rankings_HL: Sequence[Tensor], ratio: float) -> RowCache:
         """What a cell of this method keeps of a context: the best-ranked tokens of each layer."""
         kept_HK = [
-            keep(ranking, self.kept(context.tokens, ratio, layer, context.layers))
+            keep(ranking, self.kept(context.tokens, ratio, layer, context.layers) + self.extra_tokens)
             for layer, ranking in enumerate(rankings_HL)
         ]
         indexer_bytes = self.indexer_bytes(kept_HK, context.element_size)

@@ -108,7 +108,9 @@ def make_method(config: MethodConfig, context: MethodContext) -> EvictionMethod:
         raise UserError(f"Unknown method '{config.name}'.{hint} Methods: {names}; NAME+memory adds a trained memory.")
     try:
         if not plus:
-            return factory(config.params, context)
+            method = factory(config.params, context)
+            method.extra_tokens = 0 if base in EVICTS_NOTHING else context.extra_tokens
+            return method
         own = {k: v for k, v in config.params.items() if k != "checkpoint" or base in LEARNED}
         return _with_memory(factory(own, context), base, config.params, context)
     except UserError as error:
