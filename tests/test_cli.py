@@ -10,6 +10,7 @@ from tiny_models import save_tiny_model, tiny_config
 from tiny_tokenizers import TEXT
 
 from indexmem.cli import main
+from indexmem.config.load import load
 from indexmem.config.schema import IndexerConfig
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
@@ -96,6 +97,24 @@ def test_dry_runs_print_a_plan_and_start_nothing(folder, capsys):
     assert "3 methods, 9 cells, 1 samples of 640 tokens" in text
     assert "9 of 9 rows = 1 prefills" in text
     assert not (folder / "runs").exists()
+
+
+def test_overrides_may_stand_before_and_after_options(folder, capsys):
+    spec, model = str(folder / "spec.yaml"), str(folder / "model")
+    assert main(["eval", spec, "grid.samples=2", "--dry-run", "grid.ratios=[0.5]", "--model", model]) == 0
+    assert "2 methods, 2 cells, 2 samples" in capsys.readouterr().err
+    for wrong in (["--dry", "x=1"], ["--dry-run", "oops"]):
+        with pytest.raises(SystemExit) as exit_:
+            main(["eval", spec, *wrong, "--nonsense"])
+        assert exit_.value.code == 2
+
+
+def test_relative_paths_become_absolute_for_workers(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    spec = load("spec.yaml", ["model.id=model", "distill.texts=[text.txt, king-james]", "grid.haystack=./text.txt"])
+    assert spec.model.id == str(folder / "model")
+    assert spec.distill.texts == (str(folder / "text.txt"), "king-james")
+    assert spec.grid.haystack == str(folder / "text.txt")
 
 
 def test_help_is_fast_to_import_and_touches_no_heavy_library():
