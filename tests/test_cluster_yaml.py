@@ -59,9 +59,9 @@ def test_every_node_installs_the_package_and_sees_the_shared_folder(cluster):
     assert "gpu" in project()["optional-dependencies"]
     for commands in ("head_start_ray_commands", "worker_start_ray_commands"):
         (start,) = [command for command in cluster[commands] if "ray start" in command]
-        assert "export INDEXMEM_HOME=/mnt/indexmem;" in start
-    assert any("--volume /mnt/indexmem:/mnt/indexmem" in option for option in cluster["docker"]["run_options"])
-    assert any(command.endswith("/mnt/indexmem") for command in cluster["initialization_commands"])
+        assert "export INDEXMEM_HOME=/srv/indexmem;" in start
+    assert any("--volume /srv/indexmem:/srv/indexmem" in option for option in cluster["docker"]["run_options"])
+    assert any(command.endswith("/srv/indexmem") for command in cluster["initialization_commands"])
 
 
 def test_nothing_in_it_belongs_to_an_account():

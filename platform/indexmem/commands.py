@@ -64,7 +64,7 @@ def evaluate(experiment: Experiment, *, dry_run: bool = False, address: str | No
     _print_plan(experiment, grid)
     if dry_run:
         return 0
-    if grid.todo():
+    if grid.remaining():
         from indexmem.evaluate.fanout import run_grid
 
         meter = _GridMeter()
@@ -190,8 +190,8 @@ def _write_report(experiment: Experiment, grid: GridPlan, rows: pa.Table) -> Pat
 
 
 def _print_plan(experiment: Experiment, grid: GridPlan) -> None:
-    todo = grid.todo()
-    rows = sum(len(task.cells) for task in todo)
+    remaining = grid.remaining()
+    rows = sum(len(task.cells) for task in remaining)
     element = {"float32": 4}.get(experiment.model.dtype, 2)
     full = grid.geometry.kv_bytes(experiment.grid.length, element)
     per_sample = sum(full * (1 - cell.ratio) for cell in grid.cells) / len(grid.samples)
@@ -199,7 +199,8 @@ def _print_plan(experiment: Experiment, grid: GridPlan) -> None:
     say(
         f"eval {experiment.name}: {len(grid.methods)} methods, {len(grid.cells)} cells, "
         f"{sum(map(len, grid.samples.values()))} samples of {experiment.grid.length} tokens\n"
-        f"  to do: {rows} of {grid.row_count} rows = {len(todo)} prefills, about {len(todo) * batches} decode batches\n"
+        f"  to do: {rows} of {grid.row_count} rows = {len(remaining)} prefills, "
+        f"about {len(remaining) * batches} decode batches\n"
         f"  KV cache: {full / 2**20:.0f} MiB full, {per_sample / 2**20:.0f} MiB for all cells of a sample\n"
         f"  results: {run_root(experiment)}"
     )

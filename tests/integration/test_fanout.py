@@ -25,7 +25,7 @@ def answers(rows) -> set[tuple]:
 
 def undisturbed(spec, grid) -> set[tuple]:
     evaluator = CellEvaluator.load(spec, grid.methods, grid.checkpoint, PROVENANCE)
-    return answers(row for task in grid.todo() for row in evaluator.evaluate(task.sample, task.cells, False)[0])
+    return answers(row for task in grid.remaining() for row in evaluator.evaluate(task.sample, task.cells, False)[0])
 
 
 def actors() -> list[psutil.Process]:
@@ -48,7 +48,7 @@ def test_killed_actors_cost_no_row_and_repeat_none(local_ray, spec):
     rows = grid.store.read(grid.partitions).to_pylist()
     assert answers(rows) == expected
     assert len(rows) == grid.row_count == 2 * 7 * 6
-    assert grid.todo() == []
+    assert grid.remaining() == []
     # A second run finds nothing to do, and starts no actor.
     before = {p.pid for p in actors()}
     assert run_grid(spec, grid, PROVENANCE).done == grid.row_count
@@ -68,7 +68,7 @@ def test_more_samples_run_only_what_is_new(local_ray, spec):
     run_grid(few, plan(few), PROVENANCE)
     more = with_overrides(spec, ["grid.samples=3", "grid.methods=[full, knorm, random]"])
     grid = plan(more)
-    assert sorted((t.sample.id, len(t.cells)) for t in grid.todo()) == [
+    assert sorted((t.sample.id, len(t.cells)) for t in grid.remaining()) == [
         ("niah_multikey_1/0", 2),
         ("niah_multikey_1/1", 2),
         ("niah_multikey_1/2", 5),

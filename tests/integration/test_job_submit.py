@@ -145,7 +145,7 @@ def test_a_submitted_grid_runs_on_the_cluster_with_the_code_it_brought(spec_file
     grid = plan(load(spec_file, OVERRIDES))
     rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids).to_pylist()
     assert len(rows) == grid.row_count == 3 * 2
-    assert grid.todo() == []
+    assert grid.remaining() == []
     # The checkout's own commit would mean that the installed package ran, not the one that was shipped.
     assert {row["git_commit"] for row in rows} == {COMMIT}
     assert all(json.loads(row["versions"])["ray"] for row in rows)

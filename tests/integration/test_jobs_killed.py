@@ -77,7 +77,7 @@ def test_distill_then_eval_killed_and_started_again(spec_file):
     output = finish(start("eval_grid.py", spec_file))
     assert "full cache, nothing evicted" in output
     assert "Report: " in output
-    assert grid.todo() == []
+    assert grid.remaining() == []
     keys = [
         tuple(row.values())
         for part in parts()

@@ -68,7 +68,7 @@ def run_grid(
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
     """Evaluate what the store lacks. Returns when every cell has a row for every sample, failed rows included."""
-    tasks = deque(plan.todo())
+    tasks = deque(plan.remaining())
     missing = sum(len(task.cells) for task in tasks)
     progress = Progress(total=plan.row_count, done=plan.row_count - missing, at_start=plan.row_count - missing)
     on_progress(progress)

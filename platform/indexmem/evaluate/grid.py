@@ -74,7 +74,7 @@ class GridPlan:
     def row_count(self) -> int:
         return sum(len(self.samples[cell.benchmark]) for cell in self.cells)
 
-    def todo(self) -> list[Task]:
+    def remaining(self) -> list[Task]:
         """Samples with cells that have no finished row in the store, in order of samples, then benchmarks.
 
         Sample by sample over all benchmarks, so that an interrupted grid has something to show for each.
