@@ -141,3 +141,10 @@ def test_names_and_mistakes(tmp_path):
         True,
         True,
     ]
+    learned_base = MethodConfig(name="running_mean", params={"base": "indexer"})
+    assert needs_training(learned_base)
+    assert not needs_training(MethodConfig(name="running_mean", params={"base": "knorm"}))
+    assert not needs_training(MethodConfig(name="snapkv+memory", params={"checkpoint": folder}))
+    for nothing_evicted in ("xkv+memory", "full+memory"):
+        with pytest.raises(UserError, match="Unknown method"):
+            make_method(MethodConfig(name=nothing_evicted), context)
