@@ -31,7 +31,7 @@ def rows_of(family, lengths=(180, 140), limits=(12, 7)):
         question = random_ids(5 + 4 * sample, seed=10 + sample)
         for name, method in methods.items():
             for ratio in (0.0,) if name == "full" else (0.25, 0.5, 0.9):
-                cache = method.compress(done.context, done.rankings_HL[name], ratio)
+                cache = method.compress(done.context, done.rankings_HL[name], done.context.tokens * (1 - ratio))
                 rows.append(DecodeRow(cache, length, question, limit))
     return backbone, rows
 
@@ -52,7 +52,7 @@ def test_the_full_cache_gives_what_transformers_generates(family):
     backbone = tiny_backbone(family)
     method = make_method(MethodConfig(name="full"), MethodContext(backbone.geometry))
     done = prefill(backbone, context, {"full": method}, sinks=4)
-    row = DecodeRow(method.compress(done.context, done.rankings_HL["full"], 0.0), 90, question, 15)
+    row = DecodeRow(method.compress(done.context, done.rankings_HL["full"], done.context.tokens), 90, question, 15)
     ids = torch.tensor([context + question])
     expected = tiny_model(family, "sdpa").generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=15, do_sample=False, use_cache=True

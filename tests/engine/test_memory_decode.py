@@ -41,7 +41,12 @@ def answers(backbone, folder, names, ratio=0.6, steps=10, sample=0):
     assert not done.errors, done.errors
     question = random_ids(6, seed=20 + sample)
     rows = [
-        DecodeRow(m.compress(done.context, done.rankings_HL[n], 0.0 if n == "full" else ratio), LENGTH, question, steps)
+        DecodeRow(
+            m.compress(done.context, done.rankings_HL[n], done.context.tokens * (1 - (0.0 if n == "full" else ratio))),
+            LENGTH,
+            question,
+            steps,
+        )
         for n, m in methods.items()
     ]
     return rows, [a.token_ids for a in decode(backbone, rows, PLENTY)]

@@ -58,7 +58,9 @@ def rows_for(methods, config, lengths=(90, 60), ratios=(0.2, 0.7), limits=(60, 2
         for name, method in methods.items():
             for ratio in ratios:
                 budget = config.decode_budget if config else None
-                cache = method.compress(done.context, [r[:, :budget] for r in done.rankings_HL[name]], ratio)
+                cache = method.compress(
+                    done.context, [r[:, :budget] for r in done.rankings_HL[name]], done.context.tokens * (1 - ratio)
+                )
                 compression = Compression(method, config) if config else None
                 rows.append(DecodeRow(cache, length, question, limit, compression))
     return rows
@@ -149,7 +151,7 @@ def test_with_everything_observed_the_scores_are_those_of_prefill(name, checkpoi
     with torch.inference_mode(), tapping(backbone.model, taps.append) as kwargs:
         backbone.model(torch.tensor([random_ids(length)]), use_cache=False, **kwargs)
     done = prefill(backbone, random_ids(length), {name: method}, sinks=0)
-    nothing = method.compress(done.context, [r[:, :0] for r in done.rankings_HL[name]], 0.0)
+    nothing = method.compress(done.context, [r[:, :0] for r in done.rankings_HL[name]], done.context.tokens)
     scorer = method.decode_scorer([nothing])
     for tap in taps:
         scorer.observe(tap, torch.tensor([0]), torch.ones(1, length, dtype=torch.bool))

@@ -95,7 +95,7 @@ def test_keeping_everything_is_plain_prefill(family):
     ids, method, backbone = random_ids(LENGTH), scores_for(family), tiny_backbone(family)
     sparse = sparse_prefill(backbone, ids, method, LENGTH, SINKS).cache
     done = prefill(backbone, ids, {"indexer": method}, SINKS)
-    plain = method.compress(done.context, done.rankings_HL["indexer"], 0.0)
+    plain = method.compress(done.context, done.rankings_HL["indexer"], done.context.tokens)
     for layer in range(3):
         for ours, expected in zip(sparse.kept_tokens(layer), plain.kept_tokens(layer)):
             torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-3)

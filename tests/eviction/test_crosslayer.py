@@ -224,7 +224,7 @@ def test_through_the_engine_equals_by_hand(base, gate):
         assert (ranking == expected).all()
     assert any(not torch.equal(a, b) for a, b in zip(alone, done.rankings_HL["mean"]))
 
-    kept = method.compress(done.context, done.rankings_HL["mean"], 0.5).kept_HK
+    kept = method.compress(done.context, done.rankings_HL["mean"], done.context.tokens * (1 - 0.5)).kept_HK
     assert all(torch.equal(layer, kept[0]) for layer in kept), "every layer keeps the same tokens"
     assert kept[0].shape[1] == 45
 

@@ -90,7 +90,7 @@ def test_the_method_keeps_the_highest_scores_of_each_kv_head(checkpoint):
     ids = random_ids(60)
     method = build(checkpoint)
     done = prefill(tiny_backbone(), ids, {"m": method}, sinks=0)
-    row = method.compress(done.context, done.rankings_HL["m"], 0.75)
+    row = method.compress(done.context, done.rankings_HL["m"], done.context.tokens * (1 - 0.75))
     for tap, kept in zip(taps_of("llama", [ids]), row.kept_HK, strict=True):
         expected = stack().predict(tap)[0].topk(15).indices.sort().values
         assert torch.equal(kept, expected)

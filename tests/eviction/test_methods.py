@@ -52,7 +52,9 @@ def test_kept_tokens_equal_kvpress(family, name, ratio):
     method = make_method(MethodConfig(name=name), MethodContext(backbone.geometry))
     done = prefill(backbone, ids, {name: method}, sinks=0)
     theirs = kvpress_cache(family, PRESSES[name](compression_ratio=ratio), ids)
-    for layer, kept in enumerate(method.compress(done.context, done.rankings_HL[name], ratio).kept_HK):
+    for layer, kept in enumerate(
+        method.compress(done.context, done.rankings_HL[name], done.context.tokens * (1 - ratio)).kept_HK
+    ):
         index = kept[..., None].expand(-1, -1, done.context.keys_HLd[layer].shape[-1])
         ours = done.context.keys_HLd[layer].gather(1, index)
         expected = theirs.layers[layer].keys[0]
@@ -81,7 +83,7 @@ def test_sinks_are_kept_by_every_method(tmp_path):
     done = prefill(backbone, random_ids(120), methods, sinks=4)
     assert not done.errors
     for name, method in methods.items():
-        for kept in method.compress(done.context, done.rankings_HL[name], 0.9).kept_HK:
+        for kept in method.compress(done.context, done.rankings_HL[name], done.context.tokens * (1 - 0.9)).kept_HK:
             assert (kept[:, :4] == torch.arange(4)).all(), name
 
 
@@ -90,9 +92,18 @@ def test_extra_tokens_pay_for_a_memory_s_bytes():
     context = MethodContext(backbone.geometry, extra_tokens=7)
     methods = {name: make_method(MethodConfig(name=name), context) for name in ("full", "knorm", "random")}
     done = prefill(backbone, random_ids(40), methods, sinks=4)
-    counts = {n: m.compress(done.context, done.rankings_HL[n], 0.5).kept_HK[0].shape[1] for n, m in methods.items()}
+    counts = {
+        n: m.compress(done.context, done.rankings_HL[n], done.context.tokens * (1 - 0.5)).kept_HK[0].shape[1]
+        for n, m in methods.items()
+    }
     assert counts == {"full": 20, "knorm": 27, "random": 27}
-    assert methods["knorm"].compress(done.context, done.rankings_HL["knorm"], 0.01).kept_HK[0].shape[1] == 40
+    assert (
+        methods["knorm"]
+        .compress(done.context, done.rankings_HL["knorm"], done.context.tokens * (1 - 0.01))
+        .kept_HK[0]
+        .shape[1]
+        == 40
+    )
 
 
 def test_a_method_that_cannot_score_is_reported_and_spares_the_others():

@@ -35,7 +35,9 @@ def engine_logits(family, folder, name, ratio, seed=9, tokens=6):
     method = make_method(MethodConfig(name=name), MethodContext(backbone.geometry, checkpoint=str(folder)))
     done = prefill(backbone, random_ids(LENGTH), {name: method}, SINKS)
     assert not done.errors
-    cache = RaggedCache([method.compress(done.context, done.rankings_HL[name], ratio)], room=tokens + 1)
+    cache = RaggedCache(
+        [method.compress(done.context, done.rankings_HL[name], done.context.tokens * (1 - ratio))], room=tokens + 1
+    )
     ids = torch.tensor([random_ids(tokens + 1, seed)])
     logits = []
     for begin, end in ((0, tokens), (tokens, tokens + 1)):
@@ -83,7 +85,7 @@ def test_pipeline_answers_equal_our_engines(tmp_path, family):
     context = inputs["context_ids"][0].tolist()
     method = make_method(MethodConfig(name="indexmem"), MethodContext(backbone.geometry, checkpoint=str(folder)))
     done = prefill(backbone, context, {"indexmem": method}, SINKS)
-    row = method.compress(done.context, done.rankings_HL["indexmem"], 0.7)
+    row = method.compress(done.context, done.rankings_HL["indexmem"], done.context.tokens * (1 - 0.7))
     rows = [DecodeRow(row, len(context), ids[0].tolist(), 12) for ids in inputs["questions_ids"]]
     ours = [
         backbone.tokenizer.decode(answer.token_ids, skip_special_tokens=True)

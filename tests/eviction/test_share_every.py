@@ -103,7 +103,7 @@ def test_bytes_count_owners_only(scope, rows, share_every, owners, tmp_path):
     stack = stack_for(backbone.geometry, share_every, scope=scope, dim=5)
     method = method_of(stack, tmp_path / "c")
     done = prefill(backbone, random_ids(40), {"m": method}, sinks=4)
-    row = method.compress(done.context, done.rankings_HL["m"], 0.5)
+    row = method.compress(done.context, done.rankings_HL["m"], done.context.tokens * (1 - 0.5))
     assert row.indexer_bytes == owners * 20 * rows * 5 * 4  # owners x kept tokens x rows x dim x fp32
 
 

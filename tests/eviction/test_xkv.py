@@ -102,7 +102,7 @@ def test_a_cell_equals_the_dense_reference_written_from_the_paper():
     seen = []
     with torch.no_grad(), tapping(backbone.model, seen.append) as kwargs:
         backbone.model.model(torch.tensor([random_ids(150)]), **kwargs)
-    row = XKV(group=2).compress(done.context, done.rankings_HL["xkv"], 0.6)
+    row = XKV(group=2).compress(done.context, done.rankings_HL["xkv"], done.context.tokens * (1 - 0.6))
     for layers in ((0, 1), (2,)):
         key_rank, value_rank = affordable_ranks(150, len(layers) * 32, 0.6, 0.4)
         for rank, project in ((key_rank, "k_proj"), (value_rank, "v_proj")):
@@ -139,7 +139,7 @@ def test_bytes_are_those_of_the_factors_and_all_tokens_stay(dtype):
     context.values_HLd = [x.to(dtype) for x in context.values_HLd]
     errors = []
     for ratio in (0.3, 0.5, 0.75, 0.9):
-        row = xkv.compress(context, done.rankings_HL["xkv"], ratio)
+        row = xkv.compress(context, done.rankings_HL["xkv"], context.tokens * (1 - ratio))
         key_rank, value_rank = affordable_ranks(150, 96, ratio, 0.4)
         assert row.kv_bytes == (key_rank + value_rank) * (150 + 96) * dtype.itemsize
         assert 0.9 * (1 - ratio) * context.kv_bytes < row.kv_bytes <= (1 - ratio) * context.kv_bytes
@@ -153,7 +153,7 @@ def test_bytes_are_those_of_the_factors_and_all_tokens_stay(dtype):
 
 def test_ratio_0_is_the_full_cache():
     _, xkv, done = prefilled()
-    row = xkv.compress(done.context, done.rankings_HL["xkv"], 0.0)
+    row = xkv.compress(done.context, done.rankings_HL["xkv"], done.context.tokens)
     assert row.kv_bytes == done.context.kv_bytes
     assert all(a is b for a, b in zip(row.keys_HLd, done.context.keys_HLd, strict=True))
 
@@ -170,8 +170,8 @@ def test_contexts_do_not_mix():
     _, xkv, first = prefilled(seed=0)
     _, _, second = prefilled(seed=1)
     for done in (first, second, first):
-        again = xkv.compress(done.context, done.rankings_HL["xkv"], 0.5)
-        fresh = XKV().compress(done.context, done.rankings_HL["xkv"], 0.5)
+        again = xkv.compress(done.context, done.rankings_HL["xkv"], done.context.tokens * (1 - 0.5))
+        fresh = XKV().compress(done.context, done.rankings_HL["xkv"], done.context.tokens * (1 - 0.5))
         assert all(torch.equal(a, b) for a, b in zip(again.keys_HLd, fresh.keys_HLd, strict=True))
 
 

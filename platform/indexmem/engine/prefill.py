@@ -17,7 +17,6 @@ from torch import Tensor
 
 from indexmem.eviction.context import ContextCache
 from indexmem.eviction.methods.base import EvictionMethod
-from indexmem.eviction.policy import rank
 from indexmem.models.attention import LayerTap, tapping
 from indexmem.models.backbone import Backbone
 
@@ -45,7 +44,7 @@ def prefill(backbone: Backbone, context_ids: list[int], methods: Mapping[str, Ev
         if method.cross_layer:
             waiting[label].append(scores_HL)
         else:
-            done.rankings_HL[label].append(rank(scores_HL, sinks))
+            done.rankings_HL[label].append(method.rank(scores_HL, sinks))
 
     def timed(label: str, work: Callable[[], None]) -> None:
         if label in done.errors:
@@ -68,7 +67,8 @@ def prefill(backbone: Backbone, context_ids: list[int], methods: Mapping[str, Ev
             timed(label, partial(score, label, method, tap))
 
     def combine(label: str) -> None:
-        done.rankings_HL[label] = [rank(scores_HL, sinks) for scores_HL in methods[label].combine(waiting[label])]
+        method = methods[label]
+        done.rankings_HL[label] = [method.rank(scores_HL, sinks) for scores_HL in method.combine(waiting[label])]
 
     started = _clock(backbone.device)
     ids = torch.tensor([context_ids], device=backbone.device)

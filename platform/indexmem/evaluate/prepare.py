@@ -82,7 +82,7 @@ def _after_prefill(
         if compression is not None:  # the best B_max tokens of any ranking are all that may be kept
             rankings_HL = [ranking_HL[:, : compression.budget] for ranking_HL in rankings_HL]
         try:
-            cache = method.compress(filled.context, rankings_HL, cell.ratio)
+            cache = method.compress(filled.context, rankings_HL, len(context_ids) * (1 - cell.ratio))
         except ValueError as error:  # the method cannot give this ratio of this context
             done.errors[cell.id] = error
         else:
@@ -98,7 +98,8 @@ def _before_prefill(
     config: EvictionConfig,
 ) -> None:
     assert isinstance(method, IndexerScores), "plan() refuses methods that need K and V to choose"
-    count = min(method.kept(len(context_ids), cell.ratio, 0, backbone.geometry.layers), config.decode_budget or 2**62)
+    target = len(context_ids) * (1 - cell.ratio)
+    count = min(method.kept(len(context_ids), target, 0, backbone.geometry.layers), config.decode_budget or 2**62)
     try:
         filled = sparse_prefill(backbone, context_ids, method, count, config.sinks)
     except torch.OutOfMemoryError:

@@ -47,6 +47,9 @@ class RowCache:
     keys_HLd: Sequence[Tensor]
     values_HLd: Sequence[Tensor]
     kept_HK: Sequence[Tensor]  # ascending positions, one [H, K] per layer
+    # Tokens of each head, one [H] per layer, where heads keep different numbers: a head's entries of `kept_HK` beyond
+    # its number repeat its last position.
+    counts_H: Sequence[Tensor] | None = None
     memories: Sequence[tuple[LatentMemory, MemoryState]] | None = None  # one per layer
     representation_bytes: int | None = None  # for methods that store something other than the kept K and V
     indexer_bytes: int = 0
@@ -54,8 +57,13 @@ class RowCache:
     # Of all context tokens, one [L, i] per layer that owns an indexer: for compression during decoding.
     indexer_keys_Li: Mapping[int, Tensor] | None = None
 
+    def lengths(self, layer: int) -> list[int]:
+        """Tokens that each KV head of a layer keeps."""
+        heads, kept = self.kept_HK[layer].shape
+        return [kept] * heads if self.counts_H is None else self.counts_H[layer].tolist()
+
     def kept_tokens(self, layer: int) -> tuple[Tensor, Tensor]:
-        """K and V of the kept tokens, [H, K, d] each."""
+        """K and V of the kept tokens, [H, K, d] each; a head's tokens beyond its number repeat its last one."""
         keys, values = self.keys_HLd[layer], self.values_HLd[layer]
         if self.holds_kept_only:
             return keys, values
@@ -68,8 +76,8 @@ class RowCache:
         if self.representation_bytes is not None:
             return self.representation_bytes
         return sum(
-            kept.numel() * (keys.shape[-1] * keys.element_size() + values.shape[-1] * values.element_size())
-            for keys, values, kept in zip(self.keys_HLd, self.values_HLd, self.kept_HK)
+            sum(self.lengths(layer)) * (keys.shape[-1] * keys.element_size() + values.shape[-1] * values.element_size())
+            for layer, (keys, values) in enumerate(zip(self.keys_HLd, self.values_HLd))
         )
 
     @property

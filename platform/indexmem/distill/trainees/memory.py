@@ -74,7 +74,7 @@ class MemoryTrainee(Trainee):
         if context < max(base.min_context, 2 * self.sinks + 2):
             return None
         ranking_XC = rank(base.score(tap.prefix(context)).flatten(0, 1), self.sinks)
-        kept_XK = keep(ranking_XC, base.kept(context, ratio, tap.layer, self.memories.geometry.layers))
+        kept_XK = keep(ranking_XC, base.kept(context, context * (1 - ratio), tap.layer, self.memories.geometry.layers))
         leaves_XC = torch.ones_like(ranking_XC, dtype=torch.bool).scatter_(1, kept_XK, False)
         leaves_BHC = leaves_XC.unflatten(0, (batch, heads))
         kept, new, lost = context_and_new(tap, context, leaves_BHC)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from indexmem.eviction.context import ContextCache, RowCache
 from indexmem.eviction.methods.decode_scorer import DecodeScorer
-from indexmem.eviction.policy import keep, kept_count
+from indexmem.eviction.policy import keep, rank
 from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
 
@@ -25,7 +25,7 @@ class MethodContext:
     geometry: Geometry
     device: str = "cpu"
     checkpoint: str | None = None  # folder of the trained modules
-    extra_tokens: int = 0  # what methods without memory keep on top of their ratio
+    extra_tokens: int = 0  # what methods without memory keep on top of their budget
 
 
 class EvictionMethod(ABC):
@@ -33,7 +33,7 @@ class EvictionMethod(ABC):
 
     checkpoint = ""  # content hash of learned weights; part of a cell's identity
     min_context = 1  # shortest context that it can score, in tokens
-    extra_tokens = 0  # kept on top of the ratio, to cost as many bytes as a method with a memory
+    extra_tokens = 0  # kept on top of the budget, to cost as many bytes as a method with a memory
     cross_layer = False  # True: `combine` wants the scores of all layers before anything is ranked
 
     @abstractmethod
@@ -44,9 +44,13 @@ class EvictionMethod(ABC):
         """All layers' scores -> the scores to rank by. Called once per context when `cross_layer`."""
         return list(scores_HL)
 
-    def kept(self, tokens: int, ratio: float, layer: int, layers: int) -> int:
-        """Tokens kept per KV head in this layer when a fraction `ratio` is evicted."""
-        return kept_count(tokens, ratio)
+    def rank(self, scores_HL: Tensor, sinks: int) -> Tensor:
+        """What `compress` wants to know of a layer's scores, for any budget: positions, best first, int32 [H, L]."""
+        return rank(scores_HL, sinks)
+
+    def kept(self, tokens: int, target: float, layer: int, layers: int) -> int:
+        """Tokens kept per KV head in this layer when a budget allows `target` tokens in the mean over layers."""
+        return max(1, min(tokens, int(target)))
 
     def indexer_bytes(self, kept_HK: Sequence[Tensor], element_size: int) -> int:
         """Bytes of indexer keys held for the kept tokens, for compression during decoding."""
@@ -60,10 +64,13 @@ class EvictionMethod(ABC):
         """What ranks these rows' growing caches while decoding; None if the method cannot do that."""
         return None
 
-    def compress(self, context: ContextCache, rankings_HL: Sequence[Tensor], ratio: float) -> RowCache:
-        """What a cell of this method keeps of a context: the best-ranked tokens of each layer."""
+    def compress(self, context: ContextCache, rankings_HL: Sequence[Tensor], target: float) -> RowCache:
+        """What a cell of this method keeps of a context: the best-ranked tokens of each layer.
+
+        `target` is the budget in tokens per KV head, before rounding: L (1 - ratio), or a number of tokens.
+        """
         kept_HK = [
-            keep(ranking, self.kept(context.tokens, ratio, layer, context.layers) + self.extra_tokens)
+            keep(ranking, self.kept(context.tokens, target, layer, context.layers) + self.extra_tokens)
             for layer, ranking in enumerate(rankings_HL)
         ]
         indexer_bytes = self.indexer_bytes(kept_HK, context.element_size)

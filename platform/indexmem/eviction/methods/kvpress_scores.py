@@ -61,9 +61,9 @@ class TOVA(KvpressMethod):
 class PyramidKV(KvpressMethod):
     """SnapKV scores with kvpress' pyramid of layer budgets: more tokens below, fewer above."""
 
-    def kept(self, tokens: int, ratio: float, layer: int, layers: int) -> int:
+    def kept(self, tokens: int, target: float, layer: int, layers: int) -> int:
         press = copy.copy(self.press)
-        press.compression_ratio = ratio
+        press.compression_ratio = 1 - target / tokens
         stand_in = SimpleNamespace(layer_idx=layer, config=SimpleNamespace(num_hidden_layers=layers))
         return press.get_layer_budget(stand_in, tokens)
 

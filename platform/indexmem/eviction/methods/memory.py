@@ -36,14 +36,17 @@ class WithMemory(EvictionMethod):
     def combine(self, scores_HL: Sequence[Tensor]) -> list[Tensor]:
         return self.base.combine(scores_HL)
 
-    def kept(self, tokens: int, ratio: float, layer: int, layers: int) -> int:
-        return self.base.kept(tokens, ratio, layer, layers)
+    def rank(self, scores_HL: Tensor, sinks: int) -> Tensor:
+        return self.base.rank(scores_HL, sinks)
+
+    def kept(self, tokens: int, target: float, layer: int, layers: int) -> int:
+        return self.base.kept(tokens, target, layer, layers)
 
     def decode_scorer(self, rows: Sequence[RowCache]) -> DecodeScorer | None:
         return self.base.decode_scorer(rows)
 
-    def compress(self, context: ContextCache, rankings_HL: Sequence[Tensor], ratio: float) -> RowCache:
-        row = self.base.compress(context, rankings_HL, ratio)
+    def compress(self, context: ContextCache, rankings_HL: Sequence[Tensor], target: float) -> RowCache:
+        row = self.base.compress(context, rankings_HL, target)
         memories: list[LatentMemory] = list(self.memories)  # type: ignore[arg-type]
         written = [
             (memory, write_evicted(memory, context, layer, row.kept_HK[layer])) for layer, memory in enumerate(memories)

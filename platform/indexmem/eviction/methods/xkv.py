@@ -1,7 +1,7 @@
 """xKV (arXiv 2503.18893): neighbouring layers share one low-rank basis of their keys, and one of their values.
 
-A different axis of compression: no token is evicted, every token is stored with fewer numbers. The ratio is therefore
-the saved fraction of bytes, and nothing is exact: xKV treats the first (sink) tokens like all others.
+A different axis of compression: no token is evicted, every token is stored with fewer numbers. A budget is therefore
+one of bytes, those of its tokens, and nothing is exact: xKV treats the first (sink) tokens like all others.
 Shapes: H KV heads, L context tokens, d head_dim, N columns (layers * H * d of a group), r rotary dim.
 """
 
@@ -24,7 +24,7 @@ class XKV(EvictionMethod):
     """Cross-layer SVD of the keys before RoPE and of the values, in groups of `group` layers (the last may be smaller).
 
     `key_share` is the keys' part of the ranks; 0.4 is the authors' 512 : 768 for keys : values. Keys are rotated again
-    after they are restored. At ratio 0 the full cache is stored as it is.
+    after they are restored. A budget of all tokens stores the full cache as it is.
     """
 
     def __init__(self, group: int = 4, key_share: float = 0.4) -> None:
@@ -42,14 +42,15 @@ class XKV(EvictionMethod):
         """Zeros: no token goes before another."""
         return tap.key_BHLd.new_zeros(tap.key_BHLd.shape[:3])
 
-    def compress(self, context: ContextCache, rankings_HL: Sequence[Tensor], ratio: float) -> RowCache:
-        """All tokens, restored from factors that take at most (1 - ratio) of each group's bytes.
+    def compress(self, context: ContextCache, rankings_HL: Sequence[Tensor], target: float) -> RowCache:
+        """All tokens, restored from factors that take at most the bytes of `target` tokens in each group.
 
         Raises ValueError when the context is too short for any rank to fit.
         """
-        if ratio == 0:
-            return super().compress(context, rankings_HL, ratio)
         heads, tokens, head_dim = context.keys_HLd[0].shape
+        if target >= tokens:
+            return super().compress(context, rankings_HL, target)
+        ratio = 1 - target / tokens
         return self.restored(
             context,
             [affordable_ranks(tokens, len(g) * heads * head_dim, ratio, self.key_share) for g in self._groups(context)],
