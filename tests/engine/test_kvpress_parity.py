@@ -47,7 +47,7 @@ def test_text_equals_the_kvpress_pipeline(spec):
     theirs = pipeline("kv-press-text-generation", model=model, tokenizer=ours.backbone.tokenizer, device="cpu")
     compared, texts = 0, set()
     for task in grid.remaining():
-        rows, _ = ours.evaluate(task.sample, task.cells, keep_retention=False)
+        rows, _ = ours.evaluate([task])
         for row in rows:
             expected = theirs(
                 task.sample.context,

@@ -10,7 +10,7 @@ from indexmem.config.schema import EvictionConfig, IndexerConfig, MethodConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.eviction_rules import check_eviction
-from indexmem.evaluate.grid import Cell, plan
+from indexmem.evaluate.grid import Cell, Task, plan
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.models.backbone import inspect
@@ -77,7 +77,7 @@ def rows_with(folders, methods, **eviction):
         Cell(label, config, 0.0 if label == "full" else 0.25, "niah_single_1", "build", "")
         for label, config in configs.items()
     ]
-    rows, retention = evaluator.evaluate(sample, cells, keep_retention=True)
+    rows, retention = evaluator.evaluate([Task(sample, tuple(cells), keep_retention=True)])
     assert [row["status"] for row in rows] == ["ok"] * len(rows), rows
     assert len(retention) == len(rows)
     return {row["method"]: row for row in rows}

@@ -13,7 +13,7 @@ from indexmem.engine.decode import DecodeRow, decode
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.grid import Cell
+from indexmem.evaluate.grid import Cell, Task
 from indexmem.eviction.context import ContextCache, RowCache
 from indexmem.eviction.lowrank import affordable_ranks, into_layers, principal_axes, side_by_side, truncate
 from indexmem.eviction.methods.base import MethodContext
@@ -186,7 +186,7 @@ def test_rows_measure_bytes_and_a_ratio_out_of_reach_is_a_failed_row():
         for n in names
         for ratio in (0.5, 0.99)
     ]
-    rows, retention = evaluator.evaluate(sample, cells, keep_retention=True)
+    rows, retention = evaluator.evaluate([Task(sample, tuple(cells), keep_retention=True)])
     by_cell = {row["cell_id"]: row for row in rows}
     assert by_cell.keys() == {cell.id for cell in cells}
     xkv, knorm = by_cell["xkv-0.5"], by_cell["knorm-0.5"]

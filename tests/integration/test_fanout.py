@@ -25,7 +25,7 @@ def answers(rows) -> set[tuple]:
 
 def undisturbed(spec, grid) -> set[tuple]:
     evaluator = CellEvaluator.load(spec, grid.methods, grid.checkpoint, PROVENANCE)
-    return answers(row for task in grid.remaining() for row in evaluator.evaluate(task.sample, task.cells, False)[0])
+    return answers(row for task in grid.remaining() for row in evaluator.evaluate([task])[0])
 
 
 def actors() -> list[psutil.Process]:

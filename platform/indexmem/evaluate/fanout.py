@@ -15,12 +15,12 @@ from typing import Any
 import ray
 
 from indexmem.config.schema import Experiment, MethodConfig
-from indexmem.evaluate.cell import CellEvaluator, Row, failed_row
+from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.grid import GridPlan, Task
+from indexmem.evaluate.rows import Row, failed_row
 from indexmem.runtime import check_resources
 
 IN_FLIGHT = 2  # tasks queued per actor, so that none waits for the driver
-RETENTION_SAMPLES = 2  # per benchmark: samples whose kept tokens are stored for the viewer
 
 
 class Evaluator:
@@ -40,8 +40,8 @@ class Evaluator:
         configs = {label: MethodConfig.model_validate(config) for label, config in methods.items()}
         self.cells = CellEvaluator.load(Experiment.model_validate(spec), configs, checkpoint, provenance)
 
-    def evaluate(self, task: Task, keep_retention: bool) -> tuple[list[Row], list[Row]]:
-        return self.cells.evaluate(task.sample, task.cells, keep_retention)
+    def evaluate(self, task: Task) -> tuple[list[Row], list[Row]]:
+        return self.cells.evaluate([task])
 
 
 @dataclass
@@ -128,8 +128,7 @@ class _Crew:
 
     def submit(self, task: Task) -> None:
         actor = min(self._load, key=self._load.__getitem__)
-        index = int(task.sample.id.rpartition("/")[2])
-        self.pending[actor.evaluate.remote(task, index < RETENTION_SAMPLES)] = (task, actor)
+        self.pending[actor.evaluate.remote(task)] = (task, actor)
         self._load[actor] += 1
 
     def next_result(self) -> tuple[Task, Any]:

@@ -21,6 +21,7 @@ from indexmem.models.texts import load_texts
 from indexmem.results.store import RowStore
 
 Key = tuple[str, str, int]  # cell_id, sample_id, repeat
+RETENTION_SAMPLES = 2  # per benchmark: samples whose kept tokens are stored
 
 # Raise when a change to the engine changes answers: old rows then no longer count as the same cell.
 ENGINE_VERSION = 1
@@ -47,6 +48,7 @@ class Task:
 
     sample: Sample
     cells: tuple[Cell, ...]
+    keep_retention: bool = False  # store which tokens each cell kept, for the viewer
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class GridPlan:
                     sample = samples[index]
                     missing = tuple(c for c in self.cells if c.benchmark == benchmark and c.key(sample) not in done)
                     if missing:
-                        tasks.append(Task(sample, missing))
+                        tasks.append(Task(sample, missing, index < RETENTION_SAMPLES))
         return tasks
 
 

@@ -1,0 +1,65 @@
+"""What every result row says, finished or failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from indexmem.benchmarks.base import Sample
+from indexmem.config.schema import Experiment
+from indexmem.evaluate.grid import Cell
+from indexmem.results.schema import FAILED, SCHEMA_VERSION
+
+Row = dict[str, Any]
+
+
+def failed_row(
+    experiment: Experiment,
+    sample: Sample,
+    cell: Cell,
+    model_fingerprint: str,
+    error: BaseException,
+    provenance: Mapping[str, Any],
+) -> Row:
+    """The row of a sample that could not be evaluated: it says why, and a restart tries it again."""
+    return base_row(experiment, sample, cell, model_fingerprint, provenance) | {
+        "status": FAILED,
+        "error_class": type(error).__name__,
+        "error_message": str(error)[:2000],
+    }
+
+
+def base_row(
+    experiment: Experiment, sample: Sample, cell: Cell, model_fingerprint: str, provenance: Mapping[str, Any]
+) -> Row:
+    """Identity and provenance of a row; everything that is measured is still null."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "cell_id": cell.id,
+        "sample_id": sample.id,
+        "repeat": 0,
+        "model": experiment.model.id,
+        "model_fingerprint": model_fingerprint,
+        "method": cell.method.label,
+        "method_params": json.dumps(cell.method.params, sort_keys=True),
+        "checkpoint": cell.checkpoint,
+        "ratio": cell.ratio,
+        "benchmark": cell.benchmark,
+        "benchmark_build": cell.benchmark_build,
+        "length": experiment.grid.length,
+        "references": list(sample.references),
+        "git_commit": provenance["git_commit"],
+        "versions": json.dumps(provenance["versions"], sort_keys=True),
+        "host": provenance["host"],
+        "created_at": datetime.now(UTC),
+    } | dict.fromkeys(_MEASURED)
+
+
+# Null until measured, so that a failed row has every column.
+_MEASURED = (
+    *("prediction", "score", "error_class", "error_message", "context_tokens", "question_tokens", "new_tokens"),
+    *("kept_min", "kept_mean", "kept_max", "measured_ratio", "kv_bytes", "indexer_bytes", "memory_bytes"),
+    *("full_kv_bytes", "prefill_seconds", "score_seconds", "decode_seconds", "decode_batch", "device"),
+)
