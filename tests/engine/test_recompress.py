@@ -6,10 +6,12 @@ from tiny_models import VOCABULARY, random_ids, tiny_backbone
 from torch.nn import functional as F
 
 from indexmem.config.schema import EvictionConfig, IndexerConfig, MemoryConfig, MethodConfig
-from indexmem.engine import decode as decoding
+from indexmem.engine.cache import STRIDE
 from indexmem.engine.decode import DecodeRow, decode
+from indexmem.engine.lanes import ALIGN
 from indexmem.engine.prefill import prefill
 from indexmem.engine.recompress import Compression, Recompression
+from indexmem.engine.steps import Steps
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import ACTIVATIONS, NORM_EPS, IndexerShape, IndexerStack
 from indexmem.eviction.memory.base import MemoryShape
@@ -74,16 +76,16 @@ def no_end(monkeypatch):
 
 @pytest.fixture
 def watched(monkeypatch):
-    """Cache lengths [layers, R] after every step, and the caches."""
+    """Cache lengths [layers, lanes] after every step, and the caches."""
     seen = []
-    real = decoding._step
+    real = Steps.feed
 
-    def step(backbone, cache, *args):
-        out = real(backbone, cache, *args)
-        seen.append((cache, cache.lengths()))
+    def feed(self, *args):
+        out = real(self, *args)
+        seen.append((self._cache, self._cache.lengths()))
         return out
 
-    monkeypatch.setattr(decoding, "_step", step)
+    monkeypatch.setattr(Steps, "feed", feed)
     return seen
 
 
@@ -107,8 +109,8 @@ def test_no_cache_ever_exceeds_budget_and_interval(checkpoint, watched, no_end):
     assert max(int(x.max()) for x in lengths[1:]) == BUDGET + EVERY
     assert int(lengths[0].max()) <= BUDGET + 14, "the question comes on top"
     assert all(int(x.min()) >= BUDGET for x in lengths[80:]), "and it is used"
-    columns = {keys.shape[2] for keys in watched[0][0].keys}
-    assert max(columns) <= BUDGET + EVERY + 14, "buffers do not grow with the answer"
+    columns = {keys.shape[1] for layer in watched[-1][0].keys for keys in layer}
+    assert max(columns) <= BUDGET + ALIGN + STRIDE, "buffers do not grow with the answer"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -125,13 +127,13 @@ def varied(monkeypatch):
     """Answers that depend on every argmax and yet hardly repeat a token: equal tokens have equal key norms, and which
     of them stays is then decided by rounding."""
     offset_T = torch.tensor(random_ids(VOCABULARY - 2, seed=5))
-    real = decoding._step
+    real = Steps.feed
 
-    def step(backbone, cache, ids_Rn, positions_Rn, *args):
-        chosen_R = real(backbone, cache, ids_Rn, positions_Rn, *args)
+    def feed(self, ids_Rn, positions_Rn, valid_Rn):
+        chosen_R = real(self, ids_Rn, positions_Rn, valid_Rn)
         return (chosen_R + offset_T[positions_Rn[:, -1]]) % (VOCABULARY - 2) + 2
 
-    monkeypatch.setattr(decoding, "_step", step)
+    monkeypatch.setattr(Steps, "feed", feed)
 
 
 def test_a_batch_gives_what_each_row_gives_alone(checkpoint, varied):

@@ -7,17 +7,15 @@ Shapes: R rows, n question tokens (padded).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from indexmem.config.schema import EvictionConfig
 from indexmem.engine.cache import RaggedCache
 from indexmem.engine.recompress import Compression, Recompression, room_for
+from indexmem.engine.steps import Steps
 from indexmem.eviction.context import RowCache
 from indexmem.models.backbone import Backbone
 
@@ -54,6 +52,7 @@ def decode(backbone: Backbone, rows: Sequence[DecodeRow], batch_bytes: int) -> l
     answers: dict[int, Answer] = {}
     for policy in dict.fromkeys(row.policy for row in rows):
         members = [i for i, row in enumerate(rows) if row.policy == policy]
+        members.sort(key=lambda i: _kept_first(rows[i]))
         for batch in plan_batches([_row_bytes(rows[i]) for i in members], batch_bytes):
             indices = [members[i] for i in batch]
             answers.update(zip(indices, _decode_or_split(backbone, [rows[i] for i in indices])))
@@ -61,22 +60,34 @@ def decode(backbone: Backbone, rows: Sequence[DecodeRow], batch_bytes: int) -> l
 
 
 def plan_batches(row_bytes: Sequence[int], batch_bytes: int) -> list[list[int]]:
-    """Group rows of similar size, so that little is padding: every row counts as its batch's largest."""
+    """Rows in their order, as many to a batch as fit, one at least."""
     batches: list[list[int]] = []
-    for index in sorted(range(len(row_bytes)), key=lambda i: -row_bytes[i]):
-        if batches and (len(batches[-1]) + 1) * row_bytes[batches[-1][0]] <= batch_bytes:
-            batches[-1].append(index)
-        else:
-            batches.append([index])
+    room = 0
+    for index, size in enumerate(row_bytes):
+        if size > room or not batches:
+            batches.append([])
+            room = batch_bytes
+        batches[-1].append(index)
+        room -= size
     return batches
 
 
 def _row_bytes(row: DecodeRow) -> int:
-    new = room_for([row.cache], len(row.question_ids), row.max_new_tokens, row.policy)
-    return sum(
-        2 * keys.element_size() * keys.shape[0] * keys.shape[-1] * (kept.shape[1] + new)
-        for keys, kept in zip(row.cache.keys_HLd, row.cache.kept_HK)
-    )
+    """K and V of a row when its answer is longest."""
+    question, new = len(row.question_ids), row.max_new_tokens
+    room = room_for(question, new, row.policy)
+    limit = None if row.compression is None else row.compression.budget
+    tokens = 0
+    for layer in range(len(row.cache.kept_HK)):
+        for kept in row.cache.lengths(layer):
+            tokens += room + (kept if limit is None else max(kept, min(limit, kept + question + new)))
+    keys_HLd = row.cache.keys_HLd[0]
+    return 2 * tokens * keys_HLd.shape[-1] * keys_HLd.element_size()
+
+
+def _kept_first(row: DecodeRow) -> tuple[bool, int]:
+    """Sorts rows so that those that can share buffers are neighbours, the longest first."""
+    return row.cache.memories is not None, -row.cache.kept_HK[0].shape[1]
 
 
 def _decode_or_split(backbone: Backbone, rows: list[DecodeRow]) -> list[Answer]:
@@ -96,32 +107,32 @@ def _decode_batch(backbone: Backbone, rows: list[DecodeRow]) -> list[Answer]:
     started = time.perf_counter()
     question = max(len(row.question_ids) for row in rows)
     longest = max(row.max_new_tokens for row in rows)
-    caches = [row.cache for row in rows]
-    cache = RaggedCache(caches, room=room_for(caches, question, longest, rows[0].policy))
+    cache = RaggedCache([row.cache for row in rows], room_for(question, longest, rows[0].policy))
     compressions = [row.compression for row in rows if row.compression is not None]
     if not compressions:
-        generated = _generate(backbone, cache, rows)
+        generated = _generate(rows, cache, Steps(backbone, cache, {}), backbone.eos_ids)
     else:
         contexts = [(row.cache, row.context_tokens) for row in rows]
         recompression = Recompression(backbone.model, cache, contexts, compressions)
         with recompression.watching() as watched:
-            generated = _generate(backbone, cache, rows, recompression, watched)
+            steps = Steps(backbone, cache, watched)
+            generated = _generate(rows, cache, steps, backbone.eos_ids, recompression)
     seconds = time.perf_counter() - started
     return [Answer(ids, seconds, len(rows)) for ids in generated]
 
 
 def _generate(
-    backbone: Backbone,
-    cache: RaggedCache,
     rows: list[DecodeRow],
+    cache: RaggedCache,
+    steps: Steps,
+    eos_ids: Sequence[int],
     recompression: Recompression | None = None,
-    watched: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[list[int]]:
-    """Token ids of each row's answer; `watched` are the keywords that let the recompression see forward passes."""
-    device = backbone.device
+    """Token ids of each row's answer."""
+    device = cache.device
     question = max(len(row.question_ids) for row in rows)
     longest = max(row.max_new_tokens for row in rows)
-    eos = torch.tensor(backbone.eos_ids, device=device, dtype=torch.long)
+    eos = torch.tensor(eos_ids, device=device, dtype=torch.long)
     limit_R = torch.tensor([row.max_new_tokens for row in rows], device=device)
 
     pad_R = torch.tensor([question - len(row.question_ids) for row in rows], device=device)
@@ -129,7 +140,7 @@ def _generate(
     columns_n = torch.arange(question, device=device)
     start_R = torch.tensor([row.context_tokens for row in rows], device=device)
     positions_Rn = (start_R - pad_R)[:, None] + columns_n
-    token_R = _step(backbone, cache, ids_Rn, positions_Rn.clamp(min=0), columns_n >= pad_R[:, None], watched)
+    token_R = steps.feed(ids_Rn, positions_Rn.clamp(min=0), columns_n >= pad_R[:, None])
     position_R = positions_Rn[:, -1] + 1
 
     row_R = torch.arange(len(rows), device=device)  # original index of each row still in the batch
@@ -150,31 +161,6 @@ def _generate(
             row_R, running_R, token_R, position_R = (x[keep_R] for x in (row_R, running_R, token_R, position_R))
         if recompression is not None and (produced - 1) % recompression.config.decode_every == 0:
             recompression.compress(remaining=longest - produced)
-        valid_R1 = torch.ones_like(token_R[:, None]).bool()
-        token_R = _step(backbone, cache, token_R[:, None], position_R[:, None], valid_R1, watched)
+        token_R = steps.next(token_R, position_R, longest - produced)
         position_R = position_R + 1
     return generated
-
-
-def _step(
-    backbone: Backbone,
-    cache: RaggedCache,
-    ids_Rn: Tensor,
-    positions_Rn: Tensor,
-    valid_Rn: Tensor,
-    watched: Mapping[str, Any],
-) -> Tensor:
-    """Feed n tokens per row; the greedy next token of each row [R]."""
-    cache.extend(valid_Rn)
-    with cache.memories.adding_residuals(backbone.model):
-        logits_R1V = backbone.model(
-            ids_Rn,
-            past_key_values=cache,
-            position_ids=positions_Rn,
-            cache_position=torch.arange(ids_Rn.shape[1], device=ids_Rn.device),
-            use_cache=True,
-            kv_view=cache,
-            logits_to_keep=1,
-            **watched,
-        ).logits
-    return logits_R1V[:, -1].argmax(dim=-1)

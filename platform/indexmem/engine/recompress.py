@@ -45,13 +45,11 @@ class Compression:
         return self.config.decode_budget
 
 
-def room_for(caches: Sequence[RowCache], question: int, new: int, config: EvictionConfig | None) -> int:
-    """Columns behind the compressed contexts of a batch; with a decode budget no more than it can ever fill."""
+def room_for(question: int, new: int, config: EvictionConfig | None) -> int:
+    """Columns behind the compressed contexts of a batch; with a decode budget no more than fill up in an interval."""
     if config is None or config.decode_budget is None:
         return question + new
-    layers = zip(*(cache.kept_HK for cache in caches))
-    narrowest = min(max(kept.shape[1] for kept in rows) for rows in layers)
-    return min(question + new, max(0, config.decode_budget - narrowest) + question + config.decode_every)
+    return question + min(new, config.decode_every)
 
 
 @dataclass
@@ -118,7 +116,7 @@ class Recompression:
 
     def _observe(self, tap: LayerTap) -> None:
         self._scaling[tap.layer] = tap.scaling
-        valid_Rn = self.cache.newest_valid(tap.layer, tap.query_BQLd.shape[2])
+        valid_Rn = self.cache.newest_valid_Rn
         for group in self._groups:
             group.scorer.observe(tap, group.row_r, valid_Rn)
 

@@ -1,0 +1,76 @@
+"""Forward passes of a decode batch. On a GPU a repeated one-token step is captured once and replayed as a CUDA graph.
+
+Decoding small batches is bound by kernel launches: a 30-layer model launches about a thousand kernels per step, which
+takes the host longer than the GPU needs to run them. A replay launches them all at once.
+Shapes: R rows, n new tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from indexmem.engine.cache import RaggedCache
+from indexmem.models.backbone import Backbone
+
+WORTH_CAPTURING = 4  # steps left: capturing costs about as much as two steps without a graph
+
+
+class Steps:
+    """Feeds tokens to a batch; `watched` are keywords with which observers see the passes, which rules out graphs."""
+
+    def __init__(self, backbone: Backbone, cache: RaggedCache, watched: Mapping[str, Any]) -> None:
+        self._backbone, self._cache, self._watched = backbone, cache, watched
+        self._capturable = backbone.device.type == "cuda" and not watched
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._shape = self._last_shape = (0, 0)  # rows and reach that the graph, and the last step, were made for
+        self._token_R = self._position_R = torch.empty(0)  # what the graph reads and advances
+
+    def feed(self, ids_Rn: Tensor, positions_Rn: Tensor, valid_Rn: Tensor) -> Tensor:
+        """Feed n tokens per row, False marks padding; the greedy next token of each row [R]."""
+        self._cache.extend(valid_Rn)
+        with self._cache.memories.adding_residuals(self._backbone.model):
+            logits_R1V = self._backbone.model(
+                ids_Rn,
+                past_key_values=self._cache,
+                position_ids=positions_Rn,
+                cache_position=torch.arange(ids_Rn.shape[1], device=ids_Rn.device),
+                use_cache=True,
+                kv_view=self._cache,
+                logits_to_keep=1,
+                **self._watched,
+            ).logits
+        return logits_R1V[:, -1].argmax(dim=-1)
+
+    def next(self, token_R: Tensor, position_R: Tensor, remaining: int) -> Tensor:
+        """Feed each row's last token at its position; `remaining` steps at most will follow in all."""
+        if not self._capturable:
+            return self._feed_one(token_R, position_R)
+        shape = (len(token_R), self._cache.reach_after(1))
+        if self._graph is not None and shape == self._shape:
+            self._cache.filled += 1  # on the host; the graph advances what lies on the device
+            self._graph.replay()
+        elif shape == self._last_shape and remaining >= WORTH_CAPTURING:
+            self._capture(token_R, position_R)
+            self._shape = shape
+        else:  # the first step of a shape runs as it is: it warms up what capturing must not
+            self._graph, self._last_shape = None, shape
+            return self._feed_one(token_R, position_R)
+        return self._token_R.clone()
+
+    def _feed_one(self, token_R: Tensor, position_R: Tensor) -> Tensor:
+        valid_R1 = torch.ones(len(token_R), 1, dtype=torch.bool, device=token_R.device)
+        return self.feed(token_R[:, None], position_R[:, None], valid_R1)
+
+    def _capture(self, token_R: Tensor, position_R: Tensor) -> None:
+        """Capture this step, then run it."""
+        self._token_R, self._position_R = token_R.clone(), position_R.clone()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._token_R.copy_(self._feed_one(self._token_R, self._position_R))
+            self._position_R += 1
+        self._graph = graph
+        graph.replay()
