@@ -19,6 +19,7 @@ def prefill_flops(
     mlp_width: int = 0,
     indexer: IndexerShape | None = None,
     projected: int | None = None,
+    pairs: int | None = None,
 ) -> int:
     """Multiplications and additions of all layers; norms, softmax, embedding and the final head are left out.
 
@@ -26,13 +27,14 @@ def prefill_flops(
         indexer = 2 L (Q d G h i + D i + D G h) + (L (L + 1) / 2) G h (2 i + 3)
         A       = K (L + 1) / 2        kept tokens spread evenly; exact for K = L, where it is plain prefill
 
-    `projected` is U: at least K, when all heads keep the same tokens (the default), at most min(L, H K). `mlp_width` 0
-    counts attention blocks alone. Without `indexer` its scoring is not counted; it runs in one of `share_every` layers.
+    `projected` is U: at least K, when all heads keep the same tokens (the default), at most min(L, H K). `pairs` is A
+    of one head where it is known: it is more if early tokens are kept, which more queries see. `mlp_width` 0 counts
+    attention blocks alone. Without `indexer` its scoring is not counted; it runs in one of `share_every` layers.
     """
     width, kv_width = geometry.attention_width, geometry.kv_heads * geometry.head_dim
     rows = kept if projected is None else projected
     assert kept <= rows <= min(tokens, geometry.kv_heads * kept), "U is between K and min(L, H K)"
-    pairs_doubled = kept * (tokens + 1)
+    pairs_doubled = kept * (tokens + 1) if pairs is None else 2 * pairs
     layer = 2 * tokens * geometry.hidden_size * width * 2  # queries and output
     layer += 4 * rows * geometry.hidden_size * kv_width
     layer += 2 * width * pairs_doubled

@@ -15,16 +15,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from indexmem.engine.sparse_attention import attend_to_kept
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.indexer import IndexerStack
 from indexmem.eviction.methods.learned import IndexerScores
 from indexmem.eviction.policy import keep, rank
 from indexmem.models.backbone import Backbone
 from indexmem.models.projection import attention_inputs, rotate
-
-QUERY_BLOCK = 1024  # queries that attend at once: bounds the mask at QUERY_BLOCK x K per query head
 
 
 @dataclass(frozen=True)
@@ -74,30 +72,6 @@ def sparse_prefill(
         keys, values, kept, indexer_bytes=indexer_bytes, indexer_keys_Li=indexer_keys, holds_kept_only=True
     )
     return SparsePrefill(cache, _clock(backbone.device) - started - scoring, scoring)
-
-
-def attend_to_kept(
-    query_QLd: Tensor, key_HKd: Tensor, value_HKd: Tensor, kept_HK: Tensor, scaling: float, block: int = QUERY_BLOCK
-) -> Tensor:
-    """softmax over kept tokens at or before each query's position: [L, Q, d]."""
-    heads, length = key_HKd.shape[0], query_QLd.shape[1]
-    query_HgLd = query_QLd.unflatten(0, (heads, -1))
-    group = query_HgLd.shape[1]
-    blocks = []
-    for start in range(0, length, block):
-        stop = min(start + block, length)
-        position_S = torch.arange(start, stop, device=kept_HK.device)
-        seen = int((kept_HK < stop).sum(1).max())  # ascending: later columns are in every query's future
-        mask_HST = kept_HK[:, None, :seen] <= position_S[:, None]
-        output_HsTd = F.scaled_dot_product_attention(
-            query_HgLd[:, :, start:stop].flatten(1, 2)[None],
-            key_HKd[None, :, :seen],
-            value_HKd[None, :, :seen],
-            attn_mask=mask_HST.repeat(1, group, 1)[None],
-            scale=scaling,
-        )[0]
-        blocks.append(output_HsTd.unflatten(1, (group, -1)).flatten(0, 1).transpose(0, 1))
-    return torch.cat(blocks)
 
 
 def _choose(

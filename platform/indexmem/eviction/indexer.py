@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from indexmem.config.schema import IndexerConfig
 from indexmem.eviction.checkpoint import load_module
-from indexmem.eviction.streaming import causal_max
+from indexmem.eviction.streaming import causal_max, has_fused_kernel
 from indexmem.models.geometry import Geometry
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
@@ -112,13 +112,21 @@ class Indexer(nn.Module):
         A[s*(t), t] are then recomputed with it, which is the whole gradient of a max.
         """
         with torch.no_grad():
-            best_BGT, winner_BGT = causal_max(
-                lambda start, stop: self.score_rows(features, start, stop), lengths_B, self.shape.rows, block
-            )
+            best_BGT, winner_BGT = self._maxima(features, lengths_B, block)
         valid_B1T = (torch.arange(best_BGT.shape[-1], device=lengths_B.device) < lengths_B[:, None])[:, None]
         if not torch.is_grad_enabled():
             return best_BGT.masked_fill(~valid_B1T, 0.0)
         return self._winning_scores(features, winner_BGT).masked_fill(~valid_B1T, 0.0)
+
+    def _maxima(self, features: Features, lengths_B: Tensor, block: int | None) -> tuple[Tensor, Tensor]:
+        """max over queries and the winning queries, [B, G, T] each: by one kernel on a GPU, else block by block."""
+        if block is None and has_fused_kernel(features.k_BTi):
+            from indexmem.eviction.streaming_kernel import fused_causal_max  # needs Triton
+
+            activation = self.shape.activation
+            return fused_causal_max(features.q_BSGHi, features.k_BTi, features.alpha_BSGH, lengths_B, activation)
+        rows = lambda start, stop: self.score_rows(features, start, stop)  # noqa: E731
+        return causal_max(rows, lengths_B, self.shape.rows, block)
 
     def _winning_scores(self, features: Features, winner_BGT: Tensor) -> Tensor:
         heads, dim = self.shape.heads, self.shape.dim

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from indexmem.eviction.memory.graphs import GRAPHED_POINTS, replayed
+
 LLOYD_ITERATIONS = 8
 
 
@@ -18,6 +20,13 @@ def cluster(point_BHEd: Tensor, weight_BHE: Tensor, clusters: int, iterations: i
 
     Centres start at the farthest-first traversal: outliers, which attention singles out too, get clusters of their own.
     """
+    if point_BHEd.is_cuda and point_BHEd.shape[2] <= GRAPHED_POINTS:
+        return replayed(lloyd, point_BHEd, weight_BHE, clusters, iterations)
+    return lloyd(point_BHEd, weight_BHE, clusters, iterations)
+
+
+def lloyd(point_BHEd: Tensor, weight_BHE: Tensor, clusters: int, iterations: int) -> Tensor:
+    """`cluster`, kernel by kernel."""
     centre_BHSd = _farthest_first(point_BHEd, weight_BHE, clusters)
     for _ in range(iterations):
         slot_BHE = nearest(point_BHEd, centre_BHSd)

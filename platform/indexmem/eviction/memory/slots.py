@@ -62,7 +62,8 @@ class SlotMemory(LatentMemory):
             value = torch.cat((old["value"], value), dim=2)
             mass = torch.cat((old["mass"] * self.shape.decay, mass), dim=2)
             dispersion = torch.cat((old["dispersion"], dispersion), dim=2)
-        root_Hdd = torch.linalg.cholesky(self.metric_Hdd + 1e-6 * self._mean_scale() * torch.eye(self.head_dim).to(key))
+        identity_dd = torch.eye(self.head_dim, device=key.device)
+        root_Hdd = torch.linalg.cholesky(self.metric_Hdd + 1e-6 * self._mean_scale() * identity_dd)
         point_BHEd = key @ root_Hdd
         slot_BHE = cluster(point_BHEd, mass, self.shape.dim)
         total, (key_mean, value_mean, point_mean) = cluster_means(
