@@ -1,14 +1,18 @@
 """Random checkpoints for presses, and a context and a question for the tiny models to run them on."""
 
 import torch
-from tiny_models import random_ids, tiny_config, tiny_model
+from tiny_models import random_ids, tiny_backbone, tiny_config, tiny_model
 from transformers import DynamicCache
 
-from indexmem.config.schema import IndexerConfig, MemoryConfig
+from indexmem.config.schema import IndexerConfig, MemoryConfig, MethodConfig
+from indexmem.engine.cache import RaggedCache
+from indexmem.engine.prefill import prefill
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.memory.base import MemoryShape
 from indexmem.eviction.memory.stack import MemoryStack
+from indexmem.eviction.methods.base import MethodContext
+from indexmem.eviction.methods.registry import make_method
 from indexmem.models.geometry import Geometry
 
 SINKS = 4
@@ -47,7 +51,7 @@ def plain(family="llama"):
 
 
 def hooks_of(model):
-    return sum(len(layer.self_attn._forward_hooks) for layer in model.model.layers)
+    return sum(len(layer.self_attn._forward_hooks) for layer in model.get_decoder().layers)
 
 
 @torch.no_grad()
@@ -76,3 +80,29 @@ def question_logits(model, cache, seed=9, tokens=6):
     first = model(ids[:, :-1], past_key_values=cache, position_ids=positions[:, :-1]).logits
     second = model(ids[:, -1:], past_key_values=cache, position_ids=positions[:, -1:]).logits
     return torch.cat((first, second), dim=1)
+
+
+@torch.inference_mode()
+def engine_logits(family, folder, name, ratio, seed=9, tokens=6):
+    """What `question_logits` gives, by our engine."""
+    backbone = tiny_backbone(family)
+    method = make_method(MethodConfig(name=name), MethodContext(backbone.geometry, checkpoint=str(folder)))
+    done = prefill(backbone, random_ids(LENGTH), {name: method}, SINKS)
+    assert not done.errors
+    cache = RaggedCache(
+        [method.compress(done.context, done.rankings_HL[name], done.context.tokens * (1 - ratio))], room=tokens + 1
+    )
+    ids = torch.tensor([random_ids(tokens + 1, seed)])
+    logits = []
+    for begin, end in ((0, tokens), (tokens, tokens + 1)):
+        cache.extend(torch.ones(1, end - begin, dtype=torch.bool))
+        with cache.memories.adding_residuals(backbone.model):
+            step = backbone.model(
+                ids[:, begin:end],
+                past_key_values=cache,
+                position_ids=torch.arange(LENGTH + begin, LENGTH + end)[None],
+                cache_position=torch.arange(end - begin),
+                kv_view=cache,
+            )
+        logits.append(step.logits)
+    return torch.cat(logits, dim=1)

@@ -1,4 +1,4 @@
-"""Seeded two- and three-layer models of every supported family, with a tokenizer that fits them."""
+"""Seeded models of every supported family, three layers with full attention each, with a tokenizer that fits them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from indexmem.models.attention import ATTENTION_NAME, register_attention
 from indexmem.models.backbone import Backbone
 from indexmem.models.geometry import Geometry
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")
+FULL_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3")  # full attention in every layer
+SLIDING_FAMILIES = ("gemma3_text", "gemma3")  # the second with an unused vision tower
+FAMILIES = (*FULL_FAMILIES, *SLIDING_FAMILIES)
+FULL_LAYERS, SLIDING_LAYERS, WINDOW = (1, 4, 5), (0, 2, 3, 6), 24
 VOCABULARY = 512
 
 
@@ -36,6 +39,20 @@ def tiny_config(family: str, **changes):
         settings["hidden_size"] = 64
     if family == "mistral":
         settings["sliding_window"] = None
+    if family == "gemma3_text":
+        settings |= {
+            "num_hidden_layers": 7,
+            "layer_types": ["full_attention" if n in FULL_LAYERS else "sliding_attention" for n in range(7)],
+            "sliding_window": WINDOW,
+            "query_pre_attn_scalar": 20,  # not head_dim: the logit scale is its own
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        }
+    if family == "gemma3":
+        vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+        vision |= {"image_size": 28, "patch_size": 14}
+        text = tiny_config("gemma3_text", **changes).to_dict()
+        image = {"boi_token_index": 509, "eoi_token_index": 510, "image_token_index": 511, "mm_tokens_per_image": 1}
+        return AutoConfig.for_model(family, text_config=text, vision_config=vision, **image)
     return AutoConfig.for_model(family, **(settings | changes))
 
 
@@ -48,7 +65,10 @@ def tiny_model(family: str, attention: str = ATTENTION_NAME, seed: int = 0) -> P
         for parameter in model.parameters():
             # Larger weights: attention that prefers some tokens. Uneven norm weights: a k_norm of ones would give all
             # keys the same length, which Knorm cannot rank.
-            parameter.mul_(4.0 if parameter.dim() > 1 else 0.5 + torch.rand_like(parameter))
+            if family in SLIDING_FAMILIES and parameter.dim() == 1:  # norms that add 1 to a weight of 0
+                parameter.add_(torch.rand_like(parameter) - 0.5)
+            else:
+                parameter.mul_(4.0 if parameter.dim() > 1 else 0.5 + torch.rand_like(parameter))
     model.generation_config.eos_token_id = 1
     return model.eval().requires_grad_(False)
 

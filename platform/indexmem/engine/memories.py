@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,13 +93,13 @@ class RowMemories:
     def adding_residuals(self, model: PreTrainedModel) -> Iterator[None]:
         """Within: memories of value `model` add their part after each attention block's output projection."""
 
-        def add(module: nn.Module, args: tuple[Any, ...], output: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
-            residual = self._residuals.pop(int(module.layer_idx), None)  # type: ignore[arg-type]
+        def add(layer: int, module: nn.Module, args: Any, output: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
+            residual = self._residuals.pop(layer, None)
             return output if residual is None else (output[0] + residual.to(output[0].dtype), *output[1:])
 
         in_model_space = any(group.memory.shape.value == "model" for groups in self._groups for group in groups)
         layers = attention_layers(model) if in_model_space else []
-        handles = [module.register_forward_hook(add) for module in layers]
+        handles = [module.register_forward_hook(partial(add, layer)) for layer, module in enumerate(layers)]
         try:
             yield
         finally:

@@ -25,7 +25,7 @@ from indexmem.eviction.memory.base import Evicted, LatentMemory
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.decode_scorer import CachedTokens, DecodeScorer
 from indexmem.eviction.policy import keep, rank
-from indexmem.models.attention import LayerTap, attention_layers, output_weight, tapping, unrotate
+from indexmem.models.attention import LayerTap, attention_layers, output_weight, rotary_of, tapping, unrotate
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Recompression:
     ) -> Evicted:
         if memory.shape.rotary == "pre":
             # Heads hold different tokens: each is a batch row with rotary tables of its own.
-            cos_HTr, sin_HTr = self._model.get_decoder().rotary_emb(key_HTd, position_HT)
+            cos_HTr, sin_HTr = rotary_of(self._model)(key_HTd, position_HT)
             key_HTd = unrotate(key_HTd[:, None], cos_HTr, sin_HTr)[:, 0]
         weight = output_weight(attention_layers(self._model)[layer]) if memory.shape.value == "model" else None
         return Evicted(key_HTd[None], value_HTd[None], leaves_HT[None], weight)

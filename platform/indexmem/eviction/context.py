@@ -1,18 +1,44 @@
 """A prefilled context, and what one cell keeps of it.
 
-Shapes: H KV heads, L context tokens, K kept tokens (may differ between layers), d head_dim, r rotary dim.
+Layers are those with full attention, which alone are evicted from; what a model's sliding-window layers hold is the
+same for every cell.
+Shapes: H KV heads, L context tokens, K kept tokens (may differ between layers), W tokens within a window, d head_dim,
+r rotary dim.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
 
+import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from indexmem.eviction.memory.base import LatentMemory, MemoryState
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a sliding-window layer holds of a context: its latest tokens."""
+
+    layer: int  # among all layers of the model
+    size: int  # tokens that a query attends to, itself included
+    keys_HWd: Tensor  # after RoPE
+    values_HWd: Tensor
+
+    @classmethod
+    def of(cls, layer: int, size: int, keys_HLd: Tensor, values_HLd: Tensor) -> Self:
+        """The tokens that the next one attends to besides itself: W = min(L, size - 1)."""
+        first = max(0, keys_HLd.shape[1] - size + 1)
+        # Cloned: a slice would keep all L tokens alive.
+        return cls(layer, size, keys_HLd[:, first:].clone(), values_HLd[:, first:].clone())
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys_HWd.nbytes + self.values_HWd.nbytes
 
 
 @dataclass
@@ -25,6 +51,7 @@ class ContextCache:
     cos_Lr: Tensor | None = None  # rotary tables of the context's positions
     sin_Lr: Tensor | None = None
     modules: list[nn.Module] = field(default_factory=list)  # the attention modules, for their output projections
+    windows: list[Window] = field(default_factory=list)  # one per sliding-window layer, in layer order
 
     @property
     def layers(self) -> int:
@@ -37,7 +64,8 @@ class ContextCache:
     @property
     def kv_bytes(self) -> int:
         """Bytes of the full cache."""
-        return sum(k.nbytes + v.nbytes for k, v in zip(self.keys_HLd, self.values_HLd))
+        full = sum(k.nbytes + v.nbytes for k, v in zip(self.keys_HLd, self.values_HLd))
+        return full + sum(window.nbytes for window in self.windows)
 
 
 @dataclass(frozen=True)
@@ -52,15 +80,23 @@ class RowCache:
     counts_H: Sequence[Tensor] | None = None
     memories: Sequence[tuple[LatentMemory, MemoryState]] | None = None  # one per layer
     representation_bytes: int | None = None  # for methods that store something other than the kept K and V
+    representation_step: int = 0  # bytes of the smallest change to that
     indexer_bytes: int = 0
     holds_kept_only: bool = False  # K and V are [H, K, d]: nothing else was ever computed
     # Of all context tokens, one [L, i] per layer that owns an indexer: for compression during decoding.
     indexer_keys_Li: Mapping[int, Tensor] | None = None
+    windows: Sequence[Window] = ()  # the context's own
 
     def lengths(self, layer: int) -> list[int]:
         """Tokens that each KV head of a layer keeps."""
-        heads, kept = self.kept_HK[layer].shape
-        return [kept] * heads if self.counts_H is None else self.counts_H[layer].tolist()
+        return self._lengths_LH[layer]
+
+    @cached_property
+    def _lengths_LH(self) -> list[list[int]]:
+        # All layers at once: on a GPU each reading would wait for everything before it.
+        if self.counts_H is None:
+            return [[kept_HK.shape[1]] * kept_HK.shape[0] for kept_HK in self.kept_HK]
+        return torch.stack(list(self.counts_H)).tolist()
 
     def kept_tokens(self, layer: int) -> tuple[Tensor, Tensor]:
         """K and V of the kept tokens, [H, K, d] each; a head's tokens beyond its number repeat its last one."""
@@ -72,13 +108,19 @@ class RowCache:
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of what is kept of K and V, from tensor sizes."""
+        """Bytes of what is kept of K and V in all layers, from tensor sizes."""
         if self.representation_bytes is not None:
-            return self.representation_bytes
-        return sum(
+            return self.representation_bytes + self.window_bytes
+        kept = sum(
             sum(self.lengths(layer)) * (keys.shape[-1] * keys.element_size() + values.shape[-1] * values.element_size())
             for layer, (keys, values) in enumerate(zip(self.keys_HLd, self.values_HLd))
         )
+        return kept + self.window_bytes
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of the sliding-window layers, which no eviction changes."""
+        return sum(window.nbytes for window in self.windows)
 
     @property
     def memory_bytes(self) -> int:

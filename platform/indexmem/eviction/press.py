@@ -1,5 +1,6 @@
 """The trained indexer and the latent memory as kvpress presses: no Ray, no grid, a model and its checkpoint folder.
 
+Both act in layers with full attention alone; those with a sliding window keep their cache.
 Shapes: B batch, H KV heads, L context tokens, K kept tokens, d head_dim, D model width.
 """
 
@@ -22,6 +23,7 @@ from indexmem.eviction.indexer import NAME, IndexerStack
 from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.policy import keep, kept_count, rank
 from indexmem.eviction.press_memory import AttachedMemories
+from indexmem.models.attention import layer_number
 from indexmem.models.geometry import Geometry
 
 Trained = dict[str, Any]  # a checkpoint's record of how its weights came to be
@@ -58,7 +60,9 @@ class IndexerPress(ScorerPress):
     ) -> Tensor:
         """Importance [B, H, L], infinite for sinks. Layers that share an indexer must be visited in order."""
         batch, kv_heads, length = keys.shape[:3]
-        indexer = self.indexers.owned_by(int(module.layer_idx))  # type: ignore[arg-type]
+        layer = layer_number(module)
+        assert layer is not None, "layers with a sliding window are not scored"
+        indexer = self.indexers.owned_by(layer)
         if indexer is not None:
             lengths_B = torch.full((batch,), length, device=keys.device)
             query_BQLd = get_prerope_query_states(module, hidden_states)
@@ -72,7 +76,7 @@ class IndexerPress(ScorerPress):
         self, module: nn.Module, hidden_states: Tensor, keys: Tensor, values: Tensor, attentions: Tensor, kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """As ScorerPress, but by our rule (eviction/policy.py): ties go to the earlier token, order is kept."""
-        if self.compression_ratio == 0:
+        if self.compression_ratio == 0 or layer_number(module) is None:
             return keys, values
         scores_BHL = self.score(module, hidden_states, keys, values, attentions, kwargs)
         kept_BHK = keep_best(scores_BHL, self.compression_ratio)
@@ -124,7 +128,7 @@ class MemoryPress(BasePress):
     def compress(
         self, module: nn.Module, hidden_states: Tensor, keys: Tensor, values: Tensor, attentions: Tensor, kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        if self.compression_ratio == 0:
+        if self.compression_ratio == 0 or layer_number(module) is None:
             return keys, values
         scores_BHL = self.press.score(module, hidden_states, keys, values, attentions, kwargs)
         kept_BHK = keep_best(scores_BHL, self.compression_ratio, self.n_sink)

@@ -24,7 +24,7 @@ from indexmem.errors import UserError
 from indexmem.eviction.memory.attention import partial_attention
 from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryState
 from indexmem.eviction.memory.stack import MemoryStack
-from indexmem.models.attention import attention_layers, output_weight, unrotate
+from indexmem.models.attention import attention_layers, layer_number, output_weight, unrotate
 
 ATTRIBUTE = "latent_memory"  # of a cache
 
@@ -34,7 +34,7 @@ PreRopeQuery = Callable[[nn.Module, Tensor], Tensor]  # attention module, its in
 
 @dataclass
 class CacheMemory:
-    """What a cache carries: one state per layer. Tensors and a name only, so that a cache can still be copied."""
+    """What a cache carries: states by the cache's layer. Tensors and a name only, so that caches can be copied."""
 
     owner: str
     states: dict[int, MemoryState] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class AttachedMemories:
         self._handles: dict[nn.Module, RemovableHandle] = {}
 
     def attach(self, model: PreTrainedModel) -> None:
-        """Hook the model's attention layers; those hooked already stay as they are."""
+        """Hook the model's layers with full attention; those hooked already stay as they are."""
         for module in attention_layers(model):
             if module not in self._handles:
                 self._handles[module] = module.register_forward_hook(self._complete, with_kwargs=True)
@@ -78,7 +78,7 @@ class AttachedMemories:
         if held is None or held.owner != self._owner:
             held = CacheMemory(self._owner)
             setattr(cache, ATTRIBUTE, held)
-        held.states[_layer(module)] = memory.write(None, Evicted(key, value_BHLd, leaves_BHL, weight))
+        held.states[_index(module)] = memory.write(None, Evicted(key, value_BHLd, leaves_BHL, weight))
 
     def _complete(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: tuple[Tensor, Any]
@@ -86,15 +86,15 @@ class AttachedMemories:
         """Forward hook: the layer's output with the memory's part; None leaves the output untouched."""
         cache: Any = kwargs.get("past_key_values")
         held = getattr(cache, ATTRIBUTE, None)
-        if held is None or held.owner != self._owner or _layer(module) not in held.states:
+        if held is None or held.owner != self._owner or _index(module) not in held.states:
             return None
         hidden_BnD: Tensor = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-        key_BHTd, value_BHTd = cache.layers[_layer(module)].keys, cache.layers[_layer(module)].values
+        key_BHTd, value_BHTd = cache.layers[_index(module)].keys, cache.layers[_index(module)].values
         new, cached = hidden_BnD.shape[1], key_BHTd.shape[2]
         if new == cached:  # the cache was reset and is filled anew: what was remembered is another context
-            del held.states[_layer(module)]
+            del held.states[_index(module)]
             return None
-        memory, state = self._memory_of(module), held.states[_layer(module)]
+        memory, state = self._memory_of(module), held.states[_index(module)]
         pre_BQnd = self._pre_rope_query(module, hidden_BnD)
         post_BQnd = rotate(pre_BQnd, *kwargs["position_embeddings"])
         causal_nT = torch.ones(new, cached, dtype=torch.bool, device=key_BHTd.device).tril(cached - new)
@@ -108,7 +108,9 @@ class AttachedMemories:
         return completed_BnD, *output[1:]
 
     def _memory_of(self, module: nn.Module) -> LatentMemory:
-        return self._memories[_layer(module)]  # type: ignore[return-value]
+        layer = layer_number(module)
+        assert layer is not None, "only layers with full attention are hooked"
+        return self._memories[layer]  # type: ignore[return-value]
 
 
 def rotate(x_BQnd: Tensor, cos_Bnr: Tensor, sin_Bnr: Tensor) -> Tensor:
@@ -122,5 +124,6 @@ def rotate(x_BQnd: Tensor, cos_Bnr: Tensor, sin_Bnr: Tensor) -> Tensor:
     return torch.cat((rotated * cos + torch.cat((-second, first), dim=-1) * sin, passed), dim=-1)
 
 
-def _layer(module: nn.Module) -> int:
+def _index(module: nn.Module) -> int:
+    """The module's number among all layers, as caches count."""
     return int(module.layer_idx)  # type: ignore[arg-type]

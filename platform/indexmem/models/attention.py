@@ -6,6 +6,9 @@ Loaded with `attn_implementation="indexmem"`, a backbone behaves as with sdpa. T
 - `layer_tap(tap)` is called in each layer with what attention sees, before attention runs;
 - `kv_view.attend(layer, query, key, value, scaling)` replaces attention (compressed, ragged caches).
 
+Only layers with full attention are tapped, and a tap numbers these alone; a model's other layers attend within a window
+and keep their cache (models/geometry.py).
+
 Shapes: B batch, L tokens, Q query heads, H KV heads, d head_dim, D model width.
 """
 
@@ -14,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import torch
@@ -22,21 +25,26 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from indexmem.models.geometry import FULL, attention_kinds
+from indexmem.models.window import window_attention
+
 ATTENTION_NAME = "indexmem"
+
+RotaryEmbedding = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (x, position_ids [B, L]) -> cos, sin [B, L, r]
 
 
 class KVView(Protocol):
     """A cache that attends by itself."""
 
     def attend(self, layer: int, query_BQLd: Tensor, key_BHTd: Tensor, value_BHTd: Tensor, scaling: float) -> Tensor:
-        """Attention output [B, L, Q, d]."""
+        """Attention output [B, L, Q, d]. `layer` counts all layers of the model, as transformers does."""
 
 
 @dataclass(frozen=True)
 class LayerTap:
     """What one attention layer sees during a forward pass."""
 
-    layer: int
+    layer: int  # among those with full attention
     module: nn.Module
     hidden_BLD: Tensor  # attention input, after the layer's input norm
     query_BQLd: Tensor  # after RoPE
@@ -45,19 +53,23 @@ class LayerTap:
     cos_BLr: Tensor  # rotary tables, r <= d
     sin_BLr: Tensor
     scaling: float  # the backbone's own logit scale
-    rotary: nn.Module  # the model's rotary embedding: (x, position_ids) -> cos, sin
+    rotary: RotaryEmbedding  # the model's rotary embedding in these layers
+
+    def span(self, start: int, stop: int) -> LayerTap:
+        """The part of the sequence from `start` to before `stop`, as the layer saw it."""
+        return replace(
+            self,
+            hidden_BLD=self.hidden_BLD[:, start:stop],
+            query_BQLd=self.query_BQLd[:, :, start:stop],
+            key_BHLd=self.key_BHLd[:, :, start:stop],
+            value_BHLd=self.value_BHLd[:, :, start:stop],
+            cos_BLr=self.cos_BLr[:, start:stop],
+            sin_BLr=self.sin_BLr[:, start:stop],
+        )
 
     def prefix(self, tokens: int) -> LayerTap:
         """What the layer would have seen of the first `tokens` tokens alone (causality: the same values)."""
-        return replace(
-            self,
-            hidden_BLD=self.hidden_BLD[:, :tokens],
-            query_BQLd=self.query_BQLd[:, :, :tokens],
-            key_BHLd=self.key_BHLd[:, :, :tokens],
-            value_BHLd=self.value_BHLd[:, :, :tokens],
-            cos_BLr=self.cos_BLr[:, :tokens],
-            sin_BLr=self.sin_BLr[:, :tokens],
-        )
+        return self.span(0, tokens)
 
     def rows(self, index_R: Tensor, tokens: int) -> LayerTap:
         """Some sequences of the batch, all of `tokens` real tokens, without their padding."""
@@ -107,14 +119,20 @@ def indexmem_attention(
     dropout: float = 0.0,
     layer_tap: Callable[..., None] | None = None,
     kv_view: KVView | None = None,
+    sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention with taps; plain causal sdpa without them (right padding needs no mask under causality)."""
+    """Attention with taps; causal sdpa without them, within the layer's window if it has one.
+
+    Right padding needs no mask under causality.
+    """
     if layer_tap is not None:
         layer_tap(module, query, key, value, scaling)
     if kv_view is not None:
         layer: int = module.layer_idx  # type: ignore[assignment]
         return kv_view.attend(layer, query, key, value, scaling), None
+    if sliding_window is not None and sliding_window < key.shape[2]:
+        return window_attention(query, key, value, sliding_window, scaling), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling)
 
 
@@ -123,9 +141,24 @@ def register_attention() -> None:
     AttentionInterface.register(ATTENTION_NAME, indexmem_attention)
 
 
+def layer_number(module: nn.Module) -> int | None:
+    """Number of a self-attention module among those with full attention; None for one with a sliding window."""
+    index: int = module.layer_idx  # type: ignore[assignment]
+    kinds = attention_kinds(module.config)  # type: ignore[arg-type]
+    return kinds[:index].count(FULL) if kinds[index] == FULL else None
+
+
 def attention_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """The self-attention modules of a decoder, in layer order."""
-    return [layer.self_attn for layer in model.get_decoder().layers]
+    """A decoder's self-attention modules with full attention, in layer order."""
+    modules = [layer.self_attn for layer in model.get_decoder().layers]
+    return [module for module in modules if layer_number(module) is not None]
+
+
+def rotary_of(model: PreTrainedModel, kind: str = FULL) -> RotaryEmbedding:
+    """The rotary embedding of the layers that attend in this way; most families have one for all."""
+    decoder = model.get_decoder()
+    per_kind = FULL in (getattr(decoder.config, "rope_parameters", None) or {})
+    return partial(decoder.rotary_emb, layer_type=kind) if per_kind else decoder.rotary_emb
 
 
 def output_weight(module: nn.Module) -> Tensor:
@@ -135,23 +168,31 @@ def output_weight(module: nn.Module) -> Tensor:
 
 
 @contextmanager
-def tapping(model: PreTrainedModel, visit: Callable[[LayerTap], None]) -> Iterator[dict[str, Any]]:
-    """Visit every attention layer of the calls made inside.
+def tapping(
+    model: PreTrainedModel,
+    visit: Callable[[LayerTap], None],
+    see_window: Callable[[int, Tensor, Tensor], None] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Visit every layer with full attention of the calls made inside.
 
     Yields the keywords to pass on: `with tapping(model, visit) as kwargs: model(ids, **kwargs)`. Query, key and value
     come from the attention function; hidden states and rotary tables from a pre-hook that is removed on exit.
+    `see_window` gets the number (among all layers), keys and values [B, H, L, d] of each layer with a sliding window.
     """
     inputs: dict[str, Any] = {}
-    rotary = model.get_decoder().rotary_emb
+    rotary = rotary_of(model)
 
     def remember(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         inputs["hidden"] = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         inputs["rotary"] = kwargs["position_embeddings"]
 
     def tap(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> None:
-        cos, sin = inputs["rotary"]
-        layer: int = module.layer_idx  # type: ignore[assignment]
-        visit(LayerTap(layer, module, inputs["hidden"], query, key, value, cos, sin, scaling, rotary))
+        layer = layer_number(module)
+        if layer is not None:
+            cos, sin = inputs["rotary"]
+            visit(LayerTap(layer, module, inputs["hidden"], query, key, value, cos, sin, scaling, rotary))
+        elif see_window is not None:
+            see_window(int(module.layer_idx), key, value)  # type: ignore[arg-type]
 
     handles = [module.register_forward_pre_hook(remember, with_kwargs=True) for module in attention_layers(model)]
     try:

@@ -99,7 +99,7 @@ class LatentMemory(nn.Module):
         self.shape = shape
         self.kv_heads, self.group, self.head_dim = geometry.kv_heads, geometry.group, geometry.head_dim
         self.hidden_size = geometry.hidden_size
-        self.scaling = geometry.head_dim**-0.5
+        self.scaling = geometry.scaling
 
     @abstractmethod
     def write(self, state: MemoryState | None, evicted: Evicted) -> MemoryState:
