@@ -19,7 +19,12 @@ from indexmem.engine.steps import Steps
 from indexmem.eviction.context import RowCache
 from indexmem.models.backbone import Backbone
 
-COMPACT_BELOW = 0.75  # drop finished rows once fewer than this share is still running
+# Finished rows are dropped once fewer than this share is still running. On a GPU each time costs a new graph.
+COMPACT_BELOW = {"cpu": 0.75, "cuda": 0.25}
+
+
+CPU_BATCH_BYTES = 2 * 2**30
+GPU_SHARE = 0.75  # of free memory: the rest is for padding, masks and activations
 
 
 @dataclass(frozen=True)
@@ -44,19 +49,30 @@ class Answer:
     batch: int  # rows in the batch
 
 
-def decode(backbone: Backbone, rows: Sequence[DecodeRow], batch_bytes: int) -> list[Answer]:
+def decode(backbone: Backbone, rows: Sequence[DecodeRow], batch_bytes: int | None = None) -> list[Answer]:
     """Greedy answers in the order of `rows`; batches hold at most `batch_bytes` of cache (one row at least).
 
+    None takes 2 GiB on a CPU, and of a GPU most of the memory that is free now.
     Rows that are compressed as they grow go in batches of their own: they need less room.
     """
     answers: dict[int, Answer] = {}
+    limit = free_for_batches(backbone.device) if batch_bytes is None else batch_bytes
     for policy in dict.fromkeys(row.policy for row in rows):
         members = [i for i, row in enumerate(rows) if row.policy == policy]
         members.sort(key=lambda i: _kept_first(rows[i]))
-        for batch in plan_batches([_row_bytes(rows[i]) for i in members], batch_bytes):
+        for batch in plan_batches([_row_bytes(rows[i]) for i in members], limit):
             indices = [members[i] for i in batch]
             answers.update(zip(indices, _decode_or_split(backbone, [rows[i] for i in indices])))
     return [answers[i] for i in range(len(rows))]
+
+
+def free_for_batches(device: torch.device) -> int:
+    """Bytes that a batch may take unless the user says so; what does not fit after all is split."""
+    if device.type != "cuda":
+        return CPU_BATCH_BYTES
+    free, _ = torch.cuda.mem_get_info(device)
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(GPU_SHARE * (free + unused))
 
 
 def plan_batches(row_bytes: Sequence[int], batch_bytes: int) -> list[list[int]]:
@@ -73,7 +89,7 @@ def plan_batches(row_bytes: Sequence[int], batch_bytes: int) -> list[list[int]]:
 
 
 def _row_bytes(row: DecodeRow) -> int:
-    """K and V of a row when its answer is longest."""
+    """K and V of a row when its answer is longest; a sliding-window layer holds its window and the question."""
     question, new = len(row.question_ids), row.max_new_tokens
     room = room_for(question, new, row.policy)
     limit = None if row.compression is None else row.compression.budget
@@ -82,6 +98,7 @@ def _row_bytes(row: DecodeRow) -> int:
         for kept in row.cache.lengths(layer):
             tokens += room + (kept if limit is None else max(kept, min(limit, kept + question + new)))
     keys_HLd = row.cache.keys_HLd[0]
+    tokens += sum(keys_HLd.shape[0] * (window.size + question) for window in row.cache.windows)
     return 2 * tokens * keys_HLd.shape[-1] * keys_HLd.element_size()
 
 
@@ -107,7 +124,7 @@ def _decode_batch(backbone: Backbone, rows: list[DecodeRow]) -> list[Answer]:
     started = time.perf_counter()
     question = max(len(row.question_ids) for row in rows)
     longest = max(row.max_new_tokens for row in rows)
-    cache = RaggedCache([row.cache for row in rows], room_for(question, longest, rows[0].policy))
+    cache = RaggedCache([row.cache for row in rows], room_for(question, longest, rows[0].policy), at_once=question)
     compressions = [row.compression for row in rows if row.compression is not None]
     if not compressions:
         generated = _generate(rows, cache, Steps(backbone, cache, {}), backbone.eos_ids)
@@ -153,7 +170,7 @@ def _generate(
         running_R &= ~torch.isin(token_R, eos) & (limit_R[row_R] > produced)
         if not running_R.any():
             break
-        if running_R.float().mean() < COMPACT_BELOW:
+        if running_R.float().mean() < COMPACT_BELOW[device.type]:
             keep_R = running_R.nonzero().squeeze(1)
             cache.select(keep_R)
             if recompression is not None:

@@ -10,13 +10,13 @@ by any head, d head_dim, r rotary dim.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from indexmem.engine.sparse_attention import attend_to_kept
+from indexmem.engine.stopwatch import Stopwatch
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.indexer import IndexerStack
 from indexmem.eviction.methods.learned import IndexerScores
@@ -44,7 +44,16 @@ def sparse_prefill(
     """
     if sinks < 1 or count < 1:
         raise ValueError("before_prefill needs a first token that is always kept")
-    started, scoring = _clock(backbone.device), 0.0
+    watch = Stopwatch(backbone.device)
+    with watch.timing("all"):
+        cache = _run(backbone, context_ids, method, count, sinks, watch)
+    seconds = watch.seconds()
+    return SparsePrefill(cache, seconds["all"] - seconds["scoring"], seconds["scoring"])
+
+
+def _run(
+    backbone: Backbone, context_ids: list[int], method: IndexerScores, count: int, sinks: int, watch: Stopwatch
+) -> RowCache:
     decoder = backbone.model.get_decoder()
     hidden_LD = decoder.embed_tokens(torch.tensor(context_ids, device=backbone.device))
     positions_1L = torch.arange(len(context_ids), device=backbone.device)[None]
@@ -54,11 +63,10 @@ def sparse_prefill(
     for number, layer in enumerate(decoder.layers):
         input_LD = layer.input_layernorm(hidden_LD)
         query_pre_QLd = attention_inputs(layer.self_attn, "q", input_LD)
-        before = _clock(backbone.device)
-        choice = _choose(method.indexers, number, input_LD, query_pre_QLd, count, sinks)
+        with watch.timing("scoring"):
+            choice = _choose(method.indexers, number, input_LD, query_pre_QLd, count, sinks)
         if choice is not None:  # else the layer shares the choice of the one before
             kept_HK, indexer_keys[number] = choice
-        scoring += _clock(backbone.device) - before
         key_HKd, value_HKd = _kept_keys_and_values(layer.self_attn, input_LD, kept_HK, cos_Lr, sin_Lr)
         query_QLd = rotate(query_pre_QLd, cos_Lr, sin_Lr)
         output_LQd = attend_to_kept(query_QLd, key_HKd, value_HKd, kept_HK, layer.self_attn.scaling)
@@ -68,10 +76,7 @@ def sparse_prefill(
         values.append(value_HKd)
         kept.append(kept_HK)
     indexer_bytes = method.indexer_bytes(kept, keys[0].element_size())
-    cache = RowCache(
-        keys, values, kept, indexer_bytes=indexer_bytes, indexer_keys_Li=indexer_keys, holds_kept_only=True
-    )
-    return SparsePrefill(cache, _clock(backbone.device) - started - scoring, scoring)
+    return RowCache(keys, values, kept, indexer_bytes=indexer_bytes, indexer_keys_Li=indexer_keys, holds_kept_only=True)
 
 
 def _choose(
@@ -97,9 +102,3 @@ def _kept_keys_and_values(
     value_HUd = attention_inputs(module, "v", input_UD)
     index_HKd = column[..., None].expand(-1, -1, key_HUd.shape[-1])
     return key_HUd.gather(1, index_HKd), value_HUd.gather(1, index_HKd)
-
-
-def _clock(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
