@@ -29,9 +29,13 @@ ALLOWED = {
     "evaluate": {"config", "models", "eviction", "engine", "distill", "benchmarks", "results"},
 }
 ONLY_IN = {
-    "ray": {"runtime.py", "distill/train.py", "evaluate/fanout.py"},
+    "ray": {"runtime.py", "distill/train.py", "evaluate/crew.py"},
     "mlflow": {"tracking"},
-    "kvpress": {"eviction/press.py", "eviction/methods/kvpress_scores.py", "eviction/methods/registry.py"},
+    "kvpress": {"eviction/press.py"}
+    | {
+        f"eviction/methods/{name}.py"
+        for name in ("kvpress_scores", "compactor", "pretrained", "fastkvzip", "factories", "registry")
+    },
 }
 
 

@@ -57,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
         if name in ("distill", "eval"):
             verb.add_argument("--dry-run", action="store_true", help="print the plan; start nothing")
             verb.add_argument("--address", help="Ray cluster; default: RAY_ADDRESS, else a private one on this machine")
+    methods = verbs.add_parser("methods", help="list the eviction methods that a grid can compare")
+    methods.set_defaults(run=_methods)
     assets = verbs.add_parser("assets", help="fetch and verify the built-in model and texts")
     assets.set_defaults(run=_assets)
     ui = verbs.add_parser("ui", help="serve the MLflow UI of a run root on 127.0.0.1")
@@ -95,6 +97,13 @@ def _sync(arguments: argparse.Namespace) -> int:
     from indexmem.commands import sync
 
     return sync(_load(arguments))
+
+
+def _methods(arguments: argparse.Namespace) -> int:
+    from indexmem.eviction.methods.listing import methods_table
+
+    print(methods_table())
+    return 0
 
 
 def _assets(arguments: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import FAMILIES, random_ids, tiny_backbone, tiny_config, tiny_model
+from tiny_models import FULL_FAMILIES, random_ids, tiny_backbone, tiny_config, tiny_model
 from transformers import LlamaConfig
 
 from indexmem.config.schema import IndexerConfig, MethodConfig
@@ -57,7 +57,7 @@ def test_scores_equal_the_reference_token_by_token():
                 torch.testing.assert_close(got[b, :, t], expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FULL_FAMILIES)
 def test_a_score_depends_on_the_token_and_not_on_its_position(family):
     """In the first layer the states of a token are its own; rotation would make its scores differ."""
     heads = stack(family)

@@ -11,15 +11,13 @@ from kvpress import (
     StreamingLLMPress,
     TOVAPress,
 )
-from tiny_models import FAMILIES, random_ids, tiny_backbone, tiny_model
+from method_zoo import every_method
+from tiny_models import FULL_FAMILIES, random_ids, tiny_backbone, tiny_model
 from transformers import DynamicCache
 
-from indexmem.config.schema import IndexerConfig, MethodConfig
+from indexmem.config.schema import MethodConfig
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
-from indexmem.eviction.checkpoint import save_modules
-from indexmem.eviction.indexer import IndexerShape, IndexerStack
-from indexmem.eviction.locret import LocretShape, LocretStack
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import METHODS, make_method
 
@@ -43,7 +41,7 @@ def kvpress_cache(family, press, ids):
     return cache
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FULL_FAMILIES)
 @pytest.mark.parametrize("name", PRESSES)
 @pytest.mark.parametrize("ratio", [0.25, 0.6])
 def test_kept_tokens_equal_kvpress(family, name, ratio):
@@ -74,12 +72,11 @@ def test_scoring_leaves_the_model_untouched():
     assert [set(dict(m.__dict__) | dict(m._modules)) for m in backbone.model.modules()] == [set(b) for b in before]
 
 
-def test_sinks_are_kept_by_every_method(tmp_path):
-    backbone = tiny_backbone()
-    indexers = IndexerStack(IndexerShape.of(IndexerConfig(), backbone.geometry), backbone.geometry)
-    trained = {"indexer": indexers, "locret": LocretStack(LocretShape(), backbone.geometry)}
-    context = MethodContext(backbone.geometry, checkpoint=str(save_modules(trained, tmp_path / "c")))
-    methods = {name: make_method(MethodConfig(name=name), context) for name in METHODS}
+@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+def test_sinks_are_kept_by_every_method(family, tmp_path):
+    backbone = tiny_backbone(family)
+    methods = every_method(backbone.geometry, tmp_path)
+    assert set(methods) == set(METHODS)
     done = prefill(backbone, random_ids(120), methods, sinks=4)
     assert not done.errors
     for name, method in methods.items():

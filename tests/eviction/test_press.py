@@ -8,13 +8,23 @@ from pathlib import Path
 import pytest
 import torch
 from kvpress import SnapKVPress
-from press_cases import LENGTH, MEMORIES, SINKS, checkpoint, filled, geometry_of, hooks_of, plain, question_logits
+from press_cases import (
+    LENGTH,
+    MEMORIES,
+    SINKS,
+    checkpoint,
+    engine_logits,
+    filled,
+    geometry_of,
+    hooks_of,
+    plain,
+    question_logits,
+)
 from tiny_models import random_ids, save_tiny_model, tiny_backbone, tiny_config
 from tiny_tokenizers import TEXT
 from transformers import AutoModelForCausalLM, pipeline
 
 from indexmem.config.schema import MethodConfig
-from indexmem.engine.cache import RaggedCache
 from indexmem.engine.decode import DecodeRow, decode
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
@@ -26,32 +36,6 @@ from indexmem.eviction.policy import keep, kept_count
 from indexmem.eviction.press import IndexerPress, IndexMemPress, MemoryPress
 
 QUESTIONS = ["What does page 5 tell of?", "And where is the lantern, again?"]
-
-
-@torch.inference_mode()
-def engine_logits(family, folder, name, ratio, seed=9, tokens=6):
-    """What `question_logits` gives, by our engine."""
-    backbone = tiny_backbone(family)
-    method = make_method(MethodConfig(name=name), MethodContext(backbone.geometry, checkpoint=str(folder)))
-    done = prefill(backbone, random_ids(LENGTH), {name: method}, SINKS)
-    assert not done.errors
-    cache = RaggedCache(
-        [method.compress(done.context, done.rankings_HL[name], done.context.tokens * (1 - ratio))], room=tokens + 1
-    )
-    ids = torch.tensor([random_ids(tokens + 1, seed)])
-    logits = []
-    for begin, end in ((0, tokens), (tokens, tokens + 1)):
-        cache.extend(torch.ones(1, end - begin, dtype=torch.bool))
-        with cache.memories.adding_residuals(backbone.model):
-            step = backbone.model(
-                ids[:, begin:end],
-                past_key_values=cache,
-                position_ids=torch.arange(LENGTH + begin, LENGTH + end)[None],
-                cache_position=torch.arange(end - begin),
-                kv_view=cache,
-            )
-        logits.append(step.logits)
-    return torch.cat(logits, dim=1)
 
 
 @pytest.mark.parametrize("memory", MEMORIES)

@@ -1,5 +1,7 @@
 """xKV: the low-rank maths against dense fp64 SVDs, the byte budget, and the engine with a restored cache."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import assume, given
@@ -8,13 +10,14 @@ from tiny_models import FAMILIES, random_ids, tiny_backbone
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from indexmem.benchmarks.base import Sample
+from indexmem.config.budget import Budget
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.engine.decode import DecodeRow, decode
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.grid import Cell, Task
-from indexmem.eviction.context import ContextCache, RowCache
+from indexmem.evaluate.cells import Cell, Task
+from indexmem.eviction.context import ContextCache
 from indexmem.eviction.lowrank import affordable_ranks, into_layers, principal_axes, side_by_side, truncate
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
@@ -125,7 +128,7 @@ def test_all_ranks_give_the_full_cache_and_its_text(family):
     row = xkv.restored(done.context, [(columns, columns)])
     for restored, full in zip([*row.keys_HLd, *row.values_HLd], [*done.context.keys_HLd, *done.context.values_HLd]):
         torch.testing.assert_close(restored, full, atol=1e-4, rtol=1e-4)
-    full_row = RowCache(done.context.keys_HLd, done.context.values_HLd, row.kept_HK)
+    full_row = replace(row, keys_HLd=done.context.keys_HLd, values_HLd=done.context.values_HLd)
     rows = [DecodeRow(cache, 150, random_ids(6, seed=3), 12) for cache in (row, full_row)]
     answers = decode(backbone, rows, 2**34)
     assert answers[0].token_ids == answers[1].token_ids
@@ -182,7 +185,7 @@ def test_rows_measure_bytes_and_a_ratio_out_of_reach_is_a_failed_row():
     evaluator = CellEvaluator(Experiment(), backbone, methods, {"git_commit": "", "versions": {}, "host": ""})
     sample = Sample("niah_single_1/0", "niah_single_1", "Page 1 tells of the harbour. " * 12, "What?", " It", ("7",), 4)
     cells = [
-        Cell(f"{n}-{ratio}", MethodConfig(name=n), ratio, "niah_single_1", "build", "")
+        Cell(f"{n}-{ratio}", MethodConfig(name=n), Budget.of_ratio(ratio), "niah_single_1", "build", "")
         for n in names
         for ratio in (0.5, 0.99)
     ]

@@ -1,14 +1,24 @@
 """From scores to kept tokens: one rule for every method.
 
 Scores are compared in fp32; the first `sinks` tokens always come first; ties go to the earlier position. A ranking is
-made once per method and layer, and every ratio keeps a prefix of it, so kept sets are nested.
+made once per method and layer, and every ratio keeps a prefix of it, so kept sets are nested. (Methods that share a
+budget among heads keep what their rule gives each head: eviction/headwise.py.)
 Shapes: H KV heads, L context tokens, K kept tokens.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+
+
+class Kept(NamedTuple):
+    """What a layer keeps of its context."""
+
+    positions_HK: Tensor  # ascending, int64; a head's entries beyond its number repeat its last position
+    counts_H: Tensor | None = None  # tokens of each head, int64; None: all K
 
 
 def kept_count(tokens: int, ratio: float) -> int:
@@ -16,13 +26,18 @@ def kept_count(tokens: int, ratio: float) -> int:
     return max(1, int(tokens * (1 - ratio)))
 
 
-def rank(scores_HL: Tensor, sinks: int) -> Tensor:
-    """Positions from most to least worth keeping, int32 [H, L]. Raises ValueError on NaN scores."""
+def comparable(scores_HL: Tensor, sinks: int) -> Tensor:
+    """Scores as they are compared: fp32, sinks above all. Raises ValueError on NaN scores."""
     scores = scores_HL.float().clone()
     if torch.isnan(scores).any():
         raise ValueError("scores contain NaN; the method cannot rank tokens")
-    scores[:, :sinks] = float("inf")
-    return scores.argsort(dim=-1, descending=True, stable=True).int()
+    scores[..., :sinks] = float("inf")
+    return scores
+
+
+def rank(scores_HL: Tensor, sinks: int) -> Tensor:
+    """Positions from most to least worth keeping, int32 [H, L]. Raises ValueError on NaN scores."""
+    return comparable(scores_HL, sinks).argsort(dim=-1, descending=True, stable=True).int()
 
 
 def keep(ranking_HL: Tensor, count: int) -> Tensor:

@@ -7,7 +7,7 @@ In each window the last tokens query a context that a base method has evicted fr
 The paper's MSE, divided by its value without memory (no gradient through it): layers of any scale weigh the same, and
 1 - L is the share of the eviction error that the memory removes.
 
-Shapes: H KV heads, Q query heads, C context tokens, n query tokens, d head_dim, X batch x KV heads.
+Shapes: H KV heads, Q query heads, C context tokens, n query tokens, d head_dim.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.distill.trainees.base import StepContext, Trainee
+from indexmem.errors import UserError
 from indexmem.eviction.indexer import IndexerStack
 from indexmem.eviction.memory.attention import context_and_new, merge
 from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryShape
@@ -26,7 +27,6 @@ from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.learned import IndexerScores
 from indexmem.eviction.methods.registry import make_method
-from indexmem.eviction.policy import keep, rank
 from indexmem.models.attention import LayerTap, output_weight
 from indexmem.models.geometry import Geometry
 
@@ -73,12 +73,13 @@ class MemoryTrainee(Trainee):
         context = max(length - self.config.query_tokens, int(length * CONTEXT_SHARE))
         if context < max(base.min_context, 2 * self.sinks + 2):
             return None
-        ranking_XC = rank(base.score(tap.prefix(context)).flatten(0, 1), self.sinks)
-        kept_XK = keep(ranking_XC, base.kept(context, context * (1 - ratio), tap.layer, self.memories.geometry.layers))
-        leaves_XC = torch.ones_like(ranking_XC, dtype=torch.bool).scatter_(1, kept_XK, False)
-        leaves_BHC = leaves_XC.unflatten(0, (batch, heads))
-        kept, new, lost = context_and_new(tap, context, leaves_BHC)
-        return Scene(tap, context, leaves_BHC, merge(kept, new, lost)[0], *merge(kept, new))
+        target, layers = context * (1 - ratio), self.memories.geometry.layers
+        leaves_BHC = torch.ones((batch, heads, context), dtype=torch.bool, device=tap.key_BHLd.device)
+        for leaves_HC, scores_HC in zip(leaves_BHC, base.score(tap.prefix(context))):
+            kept = base.choose_layer(base.rank(scores_HC, self.sinks), context, target, tap.layer, layers)
+            leaves_HC.scatter_(1, kept.positions_HK, False)
+        held, new, lost = context_and_new(tap, context, leaves_BHC)
+        return Scene(tap, context, leaves_BHC, merge(held, new, lost)[0], *merge(held, new))
 
 
 @dataclass(frozen=True)
@@ -123,4 +124,7 @@ def _base_method(
     if base == "indexer" and indexers is not None:
         return IndexerScores(indexers)
     context = MethodContext(geometry, checkpoint=experiment.indexer.checkpoint)
-    return make_method(MethodConfig(name=base), context)
+    method = make_method(MethodConfig(name=base), context)
+    if method.own_pass:
+        raise UserError(f"memory.bases: '{base}' reads a whole context again and cannot score windows; leave it out.")
+    return method

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from indexmem.eviction.context import ContextCache, RowCache
 from indexmem.eviction.methods.decode_scorer import DecodeScorer
-from indexmem.eviction.policy import keep, rank
+from indexmem.eviction.policy import Kept, keep, rank
 from indexmem.models.attention import LayerTap
+from indexmem.models.backbone import Backbone
 from indexmem.models.geometry import Geometry
 
 
@@ -34,18 +35,31 @@ class EvictionMethod(ABC):
     checkpoint = ""  # content hash of learned weights; part of a cell's identity
     min_context = 1  # shortest context that it can score, in tokens
     extra_tokens = 0  # kept on top of the budget, to cost as many bytes as a method with a memory
+    state_bytes = 0  # held for one context besides K, V and indexer keys, whatever is kept
     cross_layer = False  # True: `combine` wants the scores of all layers before anything is ranked
+    own_pass = False  # True: `score_context` runs the backbone again instead of scoring the shared prefill's taps
+    per_head = True  # False: a layer's heads all get the same scores
 
     @abstractmethod
     def score(self, tap: LayerTap) -> Tensor:
-        """Importance [B, H, L] of each context token in this layer; higher is kept longer."""
+        """Importance [B, H, L] of each context token in this layer; higher is kept longer.
+
+        A method with a `rank` of its own may return [B, ..., H, L]: all that its ranking depends on.
+        """
+
+    def score_context(self, backbone: Backbone, context: ContextCache, context_ids: Sequence[int]) -> Sequence[Tensor]:
+        """Scores [H, L] of all layers by passes of the method's own over a prefilled context. Asked if `own_pass`."""
+        raise NotImplementedError(f"{type(self).__name__} scores the shared prefill")
 
     def combine(self, scores_HL: Sequence[Tensor]) -> list[Tensor]:
         """All layers' scores -> the scores to rank by. Called once per context when `cross_layer`."""
         return list(scores_HL)
 
     def rank(self, scores_HL: Tensor, sinks: int) -> Tensor:
-        """What `compress` wants to know of a layer's scores, for any budget: positions, best first, int32 [H, L]."""
+        """What `choose_layer` wants to know of a layer's scores, for any budget; here positions, best first [H, L].
+
+        One tensor, held until all cells of the context are compressed.
+        """
         return rank(scores_HL, sinks)
 
     def kept(self, tokens: int, target: float, layer: int, layers: int) -> int:
@@ -64,20 +78,35 @@ class EvictionMethod(ABC):
         """What ranks these rows' growing caches while decoding; None if the method cannot do that."""
         return None
 
-    def compress(self, context: ContextCache, rankings_HL: Sequence[Tensor], target: float) -> RowCache:
-        """What a cell of this method keeps of a context: the best-ranked tokens of each layer.
+    def count(self, tokens: int, target: float, layer: int, layers: int) -> int:
+        """Tokens kept per KV head in this layer with those on top of the budget, at most all."""
+        return min(tokens, self.kept(tokens, target, layer, layers) + self.extra_tokens)
+
+    def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
+        """What one layer keeps of its `tokens` tokens, from what `rank` made of its scores."""
+        return Kept(keep(ranking, self.count(tokens, target, layer, layers)))
+
+    def choose(self, rankings: Sequence[Tensor], tokens: int, target: float) -> list[Kept]:
+        """What each layer keeps, decided layer by layer; override it to share a budget among layers."""
+        return [
+            self.choose_layer(ranking, tokens, target, layer, len(rankings)) for layer, ranking in enumerate(rankings)
+        ]
+
+    def compress(self, context: ContextCache, rankings: Sequence[Tensor], target: float) -> RowCache:
+        """What a cell of this method keeps of a context.
 
         `target` is the budget in tokens per KV head, before rounding: L (1 - ratio), or a number of tokens.
         """
-        kept_HK = [
-            keep(ranking, self.kept(context.tokens, target, layer, context.layers) + self.extra_tokens)
-            for layer, ranking in enumerate(rankings_HL)
-        ]
-        indexer_bytes = self.indexer_bytes(kept_HK, context.element_size)
+        kept = self.choose(rankings, context.tokens, target)
+        kept_HK = [positions for positions, _ in kept]
+        counts_H = [counts for _, counts in kept if counts is not None]
+        assert len(counts_H) in (0, len(kept)), "heads keep different numbers in all layers or in none"
         return RowCache(
             context.keys_HLd,
             context.values_HLd,
             kept_HK,
-            indexer_bytes=indexer_bytes,
+            counts_H=counts_H or None,
+            indexer_bytes=self.indexer_bytes(kept_HK, context.element_size),
             indexer_keys_Li=self.indexer_keys(),
+            windows=context.windows,
         )

@@ -8,25 +8,24 @@ Shapes: N layers, B batch, H KV heads, L context tokens, K kept tokens.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from indexmem.config.schema import MethodConfig, Section
-from indexmem.errors import UserError
+from indexmem.config.schema import MethodConfig
 from indexmem.eviction.crosslayer import GATES, gated_mean, layer_scores, negonly_probabilities, softmax_probabilities
 from indexmem.eviction.methods.base import EvictionMethod
-from indexmem.eviction.methods.simple import FullCache
-from indexmem.models.attention import LayerTap
+from indexmem.eviction.methods.params import Params
+from indexmem.eviction.methods.wrapping import ByScoresOf
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 GATE_ONLY = frozenset({"gamma", "probability", "temperature", "delta", "sinks"})
 
 
-class RunningMeanConfig(Section):
+class RunningMeanConfig(Params):
     """Parameters of `running_mean`."""
 
     base: MethodConfig = Field(MethodConfig(name="expected_attention"), description="whose scores: a name, or a method")
@@ -40,14 +39,6 @@ class RunningMeanConfig(Section):
         4, description="leading tokens that the gate does not look at; 0: all tokens (paper)"
     )
 
-    @classmethod
-    def of(cls, params: Mapping[str, Any]) -> RunningMeanConfig:
-        """Validate a method's parameters. Raises UserError naming each wrong one and what it must be."""
-        try:
-            return cls.model_validate(dict(params))
-        except ValidationError as error:
-            raise UserError("; ".join(map(_explain, error.errors()))) from None
-
     @model_validator(mode="after")
     def _everything_applies(self) -> RunningMeanConfig:
         idle = sorted(self.model_fields_set & GATE_ONLY) if self.gate == "none" else []
@@ -60,7 +51,7 @@ class RunningMeanConfig(Section):
         return self
 
 
-class RunningMean(EvictionMethod):
+class RunningMean(ByScoresOf):
     """Scores by `base`, ranks by the (gated) mean over layers, gives every layer and head the same ranking.
 
     The gate leaves the first `sinks` tokens out of its distribution: they are kept in any case, and scorers that
@@ -70,21 +61,11 @@ class RunningMean(EvictionMethod):
     cross_layer = True
 
     def __init__(self, base: EvictionMethod, config: RunningMeanConfig) -> None:
-        """Raises UserError for a base that is more than a scorer: its other half would be lost without notice."""
-        kind = type(base)
-        if kind.compress is not EvictionMethod.compress or kind.kept is not EvictionMethod.kept:
-            raise UserError(
-                f"base '{config.base.label}' decides more than scores; use a method that only scores, such as 'snapkv'"
-            )
-        if base.cross_layer or isinstance(base, FullCache):
-            raise UserError(f"base '{config.base.label}' has no scores for each layer; use a method such as 'snapkv'")
-        self.base = base
+        """Raises UserError for a base that is more than a scorer."""
+        super().__init__(base, config.base)
         self.config = config
-        self.checkpoint = base.checkpoint
-        self.min_context = base.min_context if config.gate == "none" else max(base.min_context, config.sinks + 1)
-
-    def score(self, tap: LayerTap) -> Tensor:
-        return self.base.score(tap)
+        if config.gate != "none":
+            self.min_context = max(base.min_context, config.sinks + 1)
 
     def combine(self, scores_HL: Sequence[Tensor]) -> list[Tensor]:
         """One [L] row for all layers and heads. Raises ValueError for scores that have no mean or no distribution.
@@ -94,7 +75,7 @@ class RunningMean(EvictionMethod):
         scores_NL = torch.stack([layer_scores(layer, self.config.heads) for layer in scores_HL])
         infinite = (~scores_NL.isfinite().all(dim=1)).nonzero().flatten().tolist()
         if infinite:
-            raise ValueError(f"scores of base '{self.config.base.label}' are not finite in layers {infinite}")
+            raise ValueError(f"scores of base '{self.base_label}' are not finite in layers {infinite}")
         mean_L = scores_NL.mean(dim=0) if self.config.gate == "none" else self._gated(scores_NL)
         return [mean_L.expand_as(layer) for layer in scores_HL]
 
@@ -115,15 +96,9 @@ class RunningMean(EvictionMethod):
             # Rounded, so that Python shows a warning that repeats from context to context only once.
             low, high = statistic_N.min().item(), statistic_N.max().item()
             warnings.warn(
-                f"running_mean of '{config.base.label}': gate {config.gate} with gamma={config.gamma} left out every "
+                f"running_mean of '{self.base_label}': gate {config.gate} with gamma={config.gamma} left out every "
                 f"layer ({gate.statistic.__name__} from {low:.2f} to {high:.2f}); tokens are kept by position alone",
                 RuntimeWarning,
                 stacklevel=3,
             )
         return gated_mean(scores_NL, passed_N, config.delta)
-
-
-def _explain(item: Any) -> str:
-    where = ".".join(map(str, item["loc"]))
-    message = item["msg"].removeprefix("Value error, ")
-    return f"parameter '{where}': {message}, got {item['input']!r}" if where else message

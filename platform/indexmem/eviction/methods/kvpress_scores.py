@@ -20,7 +20,7 @@ from indexmem.eviction.methods.decode_scorer import (
     key_difference,
     key_norm,
 )
-from indexmem.models.attention import LayerTap
+from indexmem.models.attention import LayerTap, RotaryEmbedding
 
 
 class KvpressMethod(EvictionMethod):
@@ -54,6 +54,8 @@ class SnapKV(KvpressMethod):
 
 
 class TOVA(KvpressMethod):
+    per_head = False
+
     def decode_scorer(self, rows: Sequence[RowCache]) -> WindowAttention:
         return WindowAttention(1, across_heads=True)
 
@@ -62,17 +64,23 @@ class PyramidKV(KvpressMethod):
     """SnapKV scores with kvpress' pyramid of layer budgets: more tokens below, fewer above."""
 
     def kept(self, tokens: int, target: float, layer: int, layers: int) -> int:
+        if layers == 1:  # kvpress gives a single layer what the lowest of many would get, nearly twice its budget
+            return max(1, round(target))
         press = copy.copy(self.press)
         press.compression_ratio = 1 - target / tokens
         stand_in = SimpleNamespace(layer_idx=layer, config=SimpleNamespace(num_hidden_layers=layers))
         return press.get_layer_budget(stand_in, tokens)
 
+    def count(self, tokens: int, target: float, layer: int, layers: int) -> int:
+        # Lower layers may have no room for tokens on top: the pyramid is that of the whole budget.
+        return self.kept(tokens, min(tokens, target + self.extra_tokens), layer, layers)
 
-def _with_rotary(module: nn.Module, rotary: nn.Module) -> nn.Module:
+
+def _with_rotary(module: nn.Module, rotary: RotaryEmbedding) -> nn.Module:
     """A shallow copy of an attention module that knows the rotary embedding, as kvpress' scorers expect.
 
     kvpress sets the attribute on the model itself and leaves it there; the copy keeps the backbone untouched.
     """
     twin = copy.copy(module)
-    twin.__dict__["_modules"] = {**module._modules, "rotary_emb": rotary}
+    twin.__dict__["rotary_emb"] = rotary
     return twin

@@ -23,6 +23,7 @@ class IndexerScores(EvictionMethod):
 
     def __init__(self, indexers: IndexerStack) -> None:
         self.indexers = indexers
+        self.per_head = indexers.shape.rows > 1
         self._shared_BGL: Tensor | None = None  # scores that the next layers of a sharing group use again
         self._keys_Li: dict[int, Tensor] = {}  # of the context scored last
 

@@ -26,7 +26,9 @@ class WithMemory(EvictionMethod):
     def __init__(self, base: EvictionMethod, base_name: str, folder: str, context: MethodContext) -> None:
         check_geometry(folder, context.geometry)
         self.base = base
-        self.memories = MemoryStack.load(folder, base_name).to(context.device).eval().requires_grad_(False)
+        self.memories = MemoryStack.load(folder, base_name).eval().requires_grad_(False)
+        self.state_bytes = self.memories.state_bytes
+        self.memories.to(context.device)
         self.checkpoint = base.checkpoint + weights_hash(folder, module_name(base_name))
         self.min_context, self.cross_layer = base.min_context, base.cross_layer
 
@@ -41,6 +43,9 @@ class WithMemory(EvictionMethod):
 
     def kept(self, tokens: int, target: float, layer: int, layers: int) -> int:
         return self.base.kept(tokens, target, layer, layers)
+
+    def indexer_bytes(self, kept_HK: Sequence[Tensor], element_size: int) -> int:
+        return self.base.indexer_bytes(kept_HK, element_size)
 
     def decode_scorer(self, rows: Sequence[RowCache]) -> DecodeScorer | None:
         return self.base.decode_scorer(rows)

@@ -1,19 +1,22 @@
-"""Names -> eviction methods: a registry of factories."""
+"""Names -> eviction methods: a registry of factories (docs/methods.md has the same methods as a table)."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from kvpress import (
+    CapPress,
+    CURPress,
     ExpectedAttentionPress,
     KeyDiffPress,
     KnormPress,
+    LagKVPress,
+    LeverageScorePress,
+    NonCausalAttnPress,
     PyramidKVPress,
-    ScorerPress,
     SnapKVPress,
     TOVAPress,
 )
@@ -21,74 +24,95 @@ from kvpress import (
 from indexmem.config.schema import MethodConfig
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
+from indexmem.eviction.methods.compactor import Compactor, Seeded
 from indexmem.eviction.methods.crosslayer import RunningMean, RunningMeanConfig
-from indexmem.eviction.methods.kvpress_scores import TOVA, KeyDiff, Knorm, KvpressMethod, PyramidKV, SnapKV
+from indexmem.eviction.methods.duo import DuoAttention
+from indexmem.eviction.methods.factories import Entry, check_params, for_model, kvpress, learned, own
+from indexmem.eviction.methods.fastkvzip import FastKVzip
+from indexmem.eviction.methods.headwise import (
+    AdaKV,
+    AdaKVConfig,
+    CriticalAdaKV,
+    CriticalAdaKVConfig,
+    CriticalKV,
+    CriticalKVConfig,
+)
+from indexmem.eviction.methods.kvpress_scores import TOVA, KeyDiff, Knorm, PyramidKV, SnapKV
+from indexmem.eviction.methods.kvzip import KVzip
 from indexmem.eviction.methods.learned import LearnedIndexer
 from indexmem.eviction.methods.locret import Locret
 from indexmem.eviction.methods.memory import WithMemory
+from indexmem.eviction.methods.observed import ObservedAttention
+from indexmem.eviction.methods.params import Params
+from indexmem.eviction.methods.pretrained import ExpectedAttentionStored, KVzap, QFilter
 from indexmem.eviction.methods.simple import FullCache, Random, StreamingLLM
 from indexmem.eviction.methods.xkv import XKV
 
-FULL, RUNNING_MEAN = "full", "running_mean"
+FULL = "full"
 EVICTS_NOTHING = frozenset({FULL, "xkv"})  # a memory of what they evict would stay empty
 INDEXMEM, INDEXMEM_PARTS, MEMORY_SUFFIX = "indexmem", "indexer+memory", "+memory"
 LEARNED = frozenset({"indexer", "locret"})
+PRETRAINED = frozenset({"kvzap", "fastkvzip", "qfilter", "expected_attention_stats"})  # weights of others
 # Methods that can also rank a cache while it grows.
 DECODING = ("indexer", "snapkv", "tova", "keydiff", "knorm", "streaming_llm", "random")
 
-Factory = Callable[[Mapping[str, Any], MethodContext], EvictionMethod]
 
-
-def _kvpress(press: type[ScorerPress], wrap: type[KvpressMethod] = KvpressMethod) -> Factory:
-    allowed = [field.name for field in fields(press) if field.name != "compression_ratio"]
+def _over_base(scores: str, kind: type[Any], config: type[Params]) -> Entry:
+    """A method that ranks by the scores of another one, named by its parameter `base`."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
-        _check_params(params, allowed)
-        return wrap(press(**params))
+        check_params(params, tuple(config.model_fields))
+        settings = config.of(params)
+        return kind(make_method(settings.base, context), settings)  # type: ignore[attr-defined]
 
-    return build
-
-
-def _own(method: Callable[..., EvictionMethod], allowed: tuple[str, ...] = ()) -> Factory:
-    def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
-        _check_params(params, allowed)
-        return method(**params)
-
-    return build
+    return Entry(scores, kind, build)
 
 
-def _learned(method: Callable[..., EvictionMethod], allowed: tuple[str, ...] = ()) -> Factory:
-    def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
-        _check_params(params, ("checkpoint", *allowed))
-        folder = params.get("checkpoint") or context.checkpoint
-        if folder is None:
-            raise UserError("needs a trained checkpoint: distil one first, or set indexer.checkpoint=FOLDER")
-        return method(str(folder), context, **{name: params[name] for name in allowed if name in params})
-
-    return build
-
-
-def _running_mean(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
-    _check_params(params, tuple(RunningMeanConfig.model_fields))
-    config = RunningMeanConfig.of(params)
-    return RunningMean(make_method(config.base, context), config)
-
-
-METHODS: Mapping[str, Factory] = MappingProxyType(
+METHODS: Mapping[str, Entry] = MappingProxyType(
     {
-        FULL: _own(FullCache),
-        "indexer": _learned(LearnedIndexer),
-        "locret": _learned(Locret, ("recent",)),
-        "xkv": _own(XKV, ("group", "key_share")),
-        "snapkv": _kvpress(SnapKVPress, SnapKV),
-        "pyramidkv": _kvpress(PyramidKVPress, PyramidKV),
-        "tova": _kvpress(TOVAPress, TOVA),
-        "keydiff": _kvpress(KeyDiffPress, KeyDiff),
-        "knorm": _kvpress(KnormPress, Knorm),
-        "expected_attention": _kvpress(ExpectedAttentionPress),
-        "streaming_llm": _own(StreamingLLM, ("n_sink",)),
-        "random": _own(Random, ("seed",)),
-        RUNNING_MEAN: _running_mean,
+        FULL: own("nothing: everything is kept", FullCache),
+        "indexer": learned("distilled indexer, maximum over queries", LearnedIndexer),
+        "locret": learned("trained retention heads", Locret, "recent"),
+        "xkv": own("nothing: all tokens, in low rank", XKV, ("group", "key_share")),
+        "snapkv": kvpress("attention of the last queries", SnapKVPress, SnapKV),
+        "pyramidkv": kvpress("attention of the last queries, more tokens in lower layers", PyramidKVPress, PyramidKV),
+        "tova": kvpress("attention of the last query", TOVAPress, TOVA),
+        "keydiff": kvpress("distance of the key from the mean key", KeyDiffPress, KeyDiff),
+        "knorm": kvpress("shortness of the key", KnormPress, Knorm),
+        "expected_attention": kvpress("attention expected of later queries", ExpectedAttentionPress),
+        "observed_attention": own("mean attention received", ObservedAttention),
+        "lagkv": kvpress("spread of key and value within the range of the next lag", LagKVPress),
+        "leverage": kvpress("leverage of the key", LeverageScorePress, Seeded, ("seed",)),
+        "non_causal_attention": kvpress("attention received within chunks, without causality", NonCausalAttnPress),
+        "compactor": own(
+            "leverage and non-causal attention, blended by the budget",
+            Compactor,
+            ("sink_size_start", "sink_size_end", "chunk_size", "sketch_dimension", "blending", "seed"),
+        ),
+        "cur": kvpress("leverage of key and value within a window", CURPress, Seeded, ("seed",)),
+        "cap": kvpress("weighted leverage of the value", CapPress),
+        "streaming_llm": own("recency, after the first tokens", StreamingLLM, ("n_sink",)),
+        "random": own("noise", Random, ("seed",)),
+        "running_mean": _over_base("a base's scores, averaged over gated layers", RunningMean, RunningMeanConfig),
+        "adakv": _over_base("a base's scores, compared among a layer's heads", AdaKV, AdaKVConfig),
+        "criticalkv": _over_base("a base's scores, then times what the value writes", CriticalKV, CriticalKVConfig),
+        "critical_adakv": _over_base("adakv's budgets, criticalkv's choice", CriticalAdaKV, CriticalAdaKVConfig),
+        "kvzip": own("highest attention while the context is repeated", KVzip, ("chunk_size", "n_sink", "layerwise")),
+        "duo_attention": for_model(
+            "heads: how far back they look", DuoAttention, "pattern", "sink_size", "recent_size"
+        ),
+        "kvzap": for_model("trained prediction of KVzip's scores", KVzap, "weights"),
+        "fastkvzip": for_model(
+            "trained gates that predict KVzip's scores",
+            FastKVzip,
+            *("weights", "layerwise", "n_sink", "window_size", "window_ratio"),
+        ),
+        "qfilter": for_model("projection on the head's trained filter", QFilter, "weights"),
+        "expected_attention_stats": for_model(
+            "attention expected of later queries, from stored statistics",
+            ExpectedAttentionStored,
+            *("weights", "n_future_positions", "n_sink", "use_covariance", "use_vnorm", "epsilon"),
+        ),
     }
 )
 
@@ -100,29 +124,31 @@ def make_method(config: MethodConfig, context: MethodContext) -> EvictionMethod:
     """
     name = INDEXMEM_PARTS if config.name == INDEXMEM else config.name
     base, plus, _ = name.partition(MEMORY_SUFFIX)
-    factory = METHODS.get(base)
-    if factory is None or name != base + plus or (base in EVICTS_NOTHING and plus):
+    entry = METHODS.get(base)
+    if entry is None or name != base + plus or (base in EVICTS_NOTHING and plus):
         near = difflib.get_close_matches(config.name, [*METHODS, INDEXMEM], n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         names = ", ".join([*METHODS, INDEXMEM])
         raise UserError(f"Unknown method '{config.name}'.{hint} Methods: {names}; NAME+memory adds a trained memory.")
+    if entry.kind.own_pass and plus:
+        raise UserError(f"Method '{config.label}': '{base}' scores no windows, so no memory can be trained for it.")
     try:
         if not plus:
-            method = factory(config.params, context)
+            method = entry.build(config.params, context)
             method.extra_tokens = 0 if base in EVICTS_NOTHING else context.extra_tokens
             return method
-        own = {k: v for k, v in config.params.items() if k != "checkpoint" or base in LEARNED}
-        return _with_memory(factory(own, context), base, config.params, context)
+        without_memory = {k: v for k, v in config.params.items() if k != "checkpoint" or base in LEARNED}
+        return _with_memory(entry.build(without_memory, context), base, config.params, context)
     except UserError as error:
         raise UserError(f"Method '{config.label}': {error}") from None
 
 
 def needs_training(config: MethodConfig) -> bool:
     """Whether the method uses weights that a spec trains, and names no folder of its own to take them from."""
-    if config.name == RUNNING_MEAN and "base" in config.params:
-        return needs_training(MethodConfig.model_validate(config.params["base"]))
-    learned = config.name in LEARNED or config.name == INDEXMEM or config.name.endswith(MEMORY_SUFFIX)
-    return learned and not config.params.get("checkpoint")
+    if "base" in config.params and needs_training(MethodConfig.model_validate(config.params["base"])):
+        return True
+    trained = config.name in LEARNED or config.name == INDEXMEM or config.name.endswith(MEMORY_SUFFIX)
+    return trained and not config.params.get("checkpoint")
 
 
 def base_name(config: MethodConfig) -> str:
@@ -137,9 +163,3 @@ def _with_memory(
     if folder is None:
         raise UserError("needs a trained memory: distil one first, or set indexer.checkpoint=FOLDER")
     return WithMemory(method, base, str(folder), context)
-
-
-def _check_params(params: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    for name in params:
-        if name not in allowed:
-            raise UserError(f"unknown parameter '{name}'. Allowed: {', '.join(allowed) or 'none'}.")

@@ -27,6 +27,8 @@ class FullCache(EvictionMethod):
 class StreamingLLM(EvictionMethod):
     """First `n_sink` and most recent tokens (arXiv 2309.17453), positions kept as they were."""
 
+    per_head = False
+
     def __init__(self, n_sink: int = 4) -> None:
         self.n_sink = n_sink
 

@@ -63,17 +63,25 @@ class XKV(EvictionMethod):
         dtype = context.keys_HLd[0].dtype
         keys_HLd: list[Tensor] = []
         values_HLd: list[Tensor] = []
-        stored_bytes = 0
+        stored_bytes = step_bytes = 0
         for layers, axes, (key_rank, value_rank) in zip(self._groups(context), self._shared_axes(context), ranks):
             keys_LN, values_LN = self._matrices(context, layers)
             keys = truncate(keys_LN, axes[0], key_rank, dtype)
             values = truncate(values_LN, axes[1], value_rank, dtype)
             stored_bytes += keys.nbytes + values.nbytes
+            step_bytes += sum(keys_LN.shape) * dtype.itemsize  # a rank
             restored_HLd = into_layers(keys.restore(), heads, head_dim)
             keys_HLd += [_rotate(layer, context).to(dtype) for layer in restored_HLd]
             values_HLd += [layer.to(dtype) for layer in into_layers(values.restore(), heads, head_dim)]
         everything_HL = torch.arange(tokens, device=keys_HLd[0].device).expand(heads, tokens)
-        return RowCache(keys_HLd, values_HLd, [everything_HL] * context.layers, representation_bytes=stored_bytes)
+        return RowCache(
+            keys_HLd,
+            values_HLd,
+            [everything_HL] * context.layers,
+            representation_bytes=stored_bytes,
+            representation_step=step_bytes,
+            windows=context.windows,
+        )
 
     def _groups(self, context: ContextCache) -> list[range]:
         starts = range(0, context.layers, self.group)

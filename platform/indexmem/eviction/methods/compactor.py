@@ -1,0 +1,86 @@
+"""kvpress' scorers around Compactor (arXiv 2507.08143): random sketches that are seeded, and the blend of two scores.
+
+Shapes: B batch, H KV heads, L context tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from kvpress import LeverageScorePress, NonCausalAttnPress, ScorerPress
+from torch import Tensor
+from torch.nn import functional as F
+
+from indexmem.errors import UserError
+from indexmem.eviction.methods.base import EvictionMethod
+from indexmem.eviction.methods.kvpress_scores import KvpressMethod
+from indexmem.eviction.policy import Kept, comparable, keep, rank
+from indexmem.models.attention import LayerTap
+
+
+class Seeded(KvpressMethod):
+    """A kvpress scorer that draws random numbers, seeded so that a cell always keeps the same tokens."""
+
+    def __init__(self, press: ScorerPress, seed: int = 0) -> None:
+        super().__init__(press)
+        self.seed = seed
+
+    def score(self, tap: LayerTap) -> Tensor:
+        with seeded(self.seed, tap):
+            return super().score(tap)
+
+
+class Compactor(EvictionMethod):
+    """Outlying keys (approximate leverage scores) and attention without causality, blended.
+
+        score = blending * leverage + attention,   blending = the evicted share of the context unless it is given
+
+    The first `sink_size_start` and last `sink_size_end` tokens come before all others. The blend depends on the budget,
+    so both scores are kept until it is known.
+    """
+
+    def __init__(
+        self,
+        sink_size_start: int = 8,
+        sink_size_end: int = 4,
+        chunk_size: int = 256,
+        sketch_dimension: int = 48,
+        blending: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Raises UserError for negative numbers of tokens."""
+        if min(sink_size_start, sink_size_end) < 0:
+            raise UserError("sink_size_start and sink_size_end must be numbers of tokens, 0 or more")
+        self.first, self.last, self.blending = sink_size_start, sink_size_end, blending
+        self.leverage = Seeded(LeverageScorePress(sketch_dimension=sketch_dimension), seed)
+        self.attention = KvpressMethod(NonCausalAttnPress(chunk_size=chunk_size))
+        self.min_context = sink_size_start + sink_size_end + 2
+
+    def score(self, tap: LayerTap) -> Tensor:
+        """Leverage and attention, [B, 2, H, L]."""
+        length = tap.key_BHLd.shape[2]
+        middle = tap.span(self.first, length - self.last)
+        leverage_BHL = F.pad(self.leverage.score(middle).float(), (self.first, self.last))
+        attention_BHL = F.pad(self.attention.score(middle).float(), (self.first, self.last), value=float("inf"))
+        return torch.stack((leverage_BHL, attention_BHL), dim=1)
+
+    def rank(self, scores_2HL: Tensor, sinks: int) -> Tensor:
+        leverage_HL, attention_HL = scores_2HL
+        return torch.stack((comparable(leverage_HL, 0), comparable(attention_HL, sinks)))
+
+    def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
+        leverage_HL, attention_HL = ranking
+        blending = 1 - target / tokens if self.blending is None else self.blending
+        ranking_HL = rank(blending * leverage_HL + attention_HL, sinks=0)
+        return Kept(keep(ranking_HL, self.count(tokens, target, layer, layers)))
+
+
+@contextmanager
+def seeded(seed: int, tap: LayerTap) -> Iterator[None]:
+    """Random numbers drawn within depend on seed, layer and length; those drawn afterwards do not notice."""
+    device, length = tap.key_BHLd.device, tap.key_BHLd.shape[2]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed((seed * 1_000_003 + tap.layer) * 1_000_003 + length)
+        yield

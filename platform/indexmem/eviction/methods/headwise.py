@@ -1,0 +1,149 @@
+"""Head-wise budgets and output-aware ranking on top of any scorer: AdaKV, CriticalKV and both together.
+
+Stored of a layer are the scores that decide, so every budget of a context is served by one scoring.
+Shapes: B batch, H KV heads, g query heads per KV head, L context tokens, d head_dim, D model width.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from indexmem.config.schema import MethodConfig
+from indexmem.errors import UserError
+from indexmem.eviction.headwise import best_of_all, ragged, two_stages
+from indexmem.eviction.methods.base import EvictionMethod
+from indexmem.eviction.methods.params import Params
+from indexmem.eviction.methods.shared_budget import SharedBudget
+from indexmem.eviction.methods.wrapping import ByScoresOf
+from indexmem.eviction.policy import Kept, comparable
+from indexmem.models.attention import LayerTap, output_weight
+
+Share = Annotated[float, Field(ge=0, le=1)]
+TOKEN_BLOCK = 4096  # tokens projected at once: bounds the product at TOKEN_BLOCK x D
+
+
+class AdaKVConfig(Params):
+    """Parameters of `adakv`."""
+
+    base: MethodConfig = Field(MethodConfig(name="snapkv"), description="whose scores: a name, or a method")
+    alpha_safeguard: Share = Field(0.2, description="share of an even budget that every head keeps in any case")
+
+
+class CriticalKVConfig(Params):
+    """Parameters of `criticalkv`."""
+
+    base: MethodConfig = Field(MethodConfig(name="snapkv"), description="whose scores: a name, or a method")
+    epsilon: Annotated[float, Field(ge=0)] = Field(1e-4, description="added to the scores of the second stage")
+    first_stage_ratio: Share = Field(0.5, description="share of the budget that goes by the scores alone")
+
+
+class CriticalAdaKVConfig(CriticalKVConfig):
+    """Parameters of `critical_adakv`."""
+
+    alpha_safeguard: Share = Field(0.2, description="share of an even budget that every head keeps in any case")
+
+
+class AdaKV(ByScoresOf, SharedBudget):
+    """AdaKV (arXiv 2407.11550): the heads of a layer compete for its budget with the scores of `base`.
+
+    A layer keeps H int(target) pairs of head and token. Each head's best `alpha_safeguard int(target)` are safe, one at
+    least; the rest goes to the best of all heads.
+    """
+
+    def __init__(self, base: EvictionMethod, config: AdaKVConfig) -> None:
+        """Raises UserError for a base that is more than a scorer, or has no scores of single heads."""
+        super().__init__(base, config.base)
+        _refuse_equal_heads(base, self.base_label)
+        self.config = config
+
+    def share(self, ranking: Tensor, tokens: int, target: float) -> Tensor:
+        return _compete(ranking, self.count(tokens, target, 0, 1), self.config.alpha_safeguard)
+
+
+class CriticalKV(ByScoresOf):
+    """CriticalKV (arXiv 2502.03805): what a token writes to the output counts, not only how much it is attended to.
+
+        score'[t] = (score[t] + epsilon) mean_g || W_O,g v_t ||_1
+
+    A head keeps its best `first_stage_ratio target` tokens by `score`, one at least, and the others by `score'`.
+    """
+
+    def __init__(self, base: EvictionMethod, config: CriticalKVConfig) -> None:
+        """Raises UserError for a base that is more than a scorer."""
+        super().__init__(base, config.base)
+        self.config = config
+
+    def score(self, tap: LayerTap) -> Tensor:
+        """Both stages' scores, [B, 2, H, L]."""
+        return _both_stages(self.base.score(tap), tap, self.config.epsilon)
+
+    def rank(self, scores_2HL: Tensor, sinks: int) -> Tensor:
+        return comparable(scores_2HL, sinks)
+
+    def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
+        first_HL, second_HL = ranking
+        sure = _at_least_one(int(target * self.config.first_stage_ratio), self.config.first_stage_ratio)
+        counts_H = first_HL.new_full((len(first_HL),), self.count(tokens, target, layer, layers), dtype=torch.int64)
+        # All heads keep as many: positions alone tell them.
+        return Kept(ragged(two_stages(first_HL, second_HL, counts_H.clamp(max=sure), counts_H)).positions_HK)
+
+
+class CriticalAdaKV(CriticalKV):
+    """CriticalAdaKV (arXiv 2502.03805): AdaKV's number of tokens for each head, CriticalKV's choice within it."""
+
+    config: CriticalAdaKVConfig
+
+    def __init__(self, base: EvictionMethod, config: CriticalAdaKVConfig) -> None:
+        """Raises UserError for a base that is more than a scorer, or has no scores of single heads."""
+        super().__init__(base, config)
+        _refuse_equal_heads(base, self.base_label)
+
+    def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
+        first_HL, second_HL = ranking
+        even = self.count(tokens, target, layer, layers)
+        counts_H = _compete(first_HL, even, self.config.alpha_safeguard).sum(dim=1)
+        safe = _at_least_one(int(even * self.config.alpha_safeguard), self.config.alpha_safeguard)
+        sure_H = (counts_H * self.config.first_stage_ratio).long().clamp(min=safe)
+        return ragged(two_stages(first_HL, second_HL, sure_H, counts_H))
+
+
+def output_norms(tap: LayerTap) -> Tensor:
+    """|| W_O,h v_t ||_1 of each value through its query heads' part of the output projection, their mean [B, H, L]."""
+    heads, head_dim = tap.value_BHLd.shape[1], tap.value_BHLd.shape[-1]
+    weight_HgdD = output_weight(tap.module).T.unflatten(0, (heads, -1, head_dim))
+    blocks = []
+    for value_BHTd in tap.value_BHLd.split(TOKEN_BLOCK, dim=2):
+        norms_BHTg = value_BHTd.new_empty((*value_BHTd.shape[:3], weight_HgdD.shape[1]), dtype=torch.float32)
+        for head, group in torch.cartesian_prod(*map(torch.arange, weight_HgdD.shape[:2])).tolist():
+            product_BTD = value_BHTd[:, head] @ weight_HgdD[head, group]
+            norms_BHTg[:, head, :, group] = product_BTD.norm(p=1, dim=-1, dtype=torch.float32)
+        blocks.append(norms_BHTg.mean(dim=-1))
+    return torch.cat(blocks, dim=2)
+
+
+def _both_stages(scores_BHL: Tensor, tap: LayerTap, epsilon: float) -> Tensor:
+    scores_BHL = scores_BHL.float()
+    return torch.stack((scores_BHL, (scores_BHL + epsilon) * output_norms(tap)), dim=1)
+
+
+def _compete(scores_HL: Tensor, even: int, alpha: float) -> Tensor:
+    """Mark the best H x `even` pairs; `alpha even` of each head are safe."""
+    # One token of each head is kept even with alpha = 0: a head without tokens has nothing to attend to.
+    return best_of_all(scores_HL, len(scores_HL) * even, floor=max(1, int(even * alpha)))
+
+
+def _at_least_one(count: int, share: float) -> int:
+    """A share of a short context is one token at least, unless there is none to take."""
+    return max(1, count) if share > 0 else 0
+
+
+def _refuse_equal_heads(base: EvictionMethod, label: str) -> None:
+    if not base.per_head:
+        raise UserError(
+            f"base '{label}' gives all KV heads of a layer the same scores, so there is nothing to share out; "
+            "use one that scores heads apart, such as 'snapkv' (or an indexer of scope kv_head)"
+        )

@@ -1,0 +1,138 @@
+"""Scorers with weights that others trained: KVzap, Q-Filters, and stored query statistics for Expected Attention.
+
+The weights are named by a folder or a hub id and loaded when a grid is planned, so that what is missing is said before
+anything starts. kvpress' own classes hold them and compute the scores.
+Shapes: N layers (all of the model), H KV heads, Q query heads, d head_dim.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from kvpress import ExpectedAttentionPress, ExpectedAttentionStatsPress, KVzapPress, QFilterPress
+from kvpress.presses.expected_attention_with_stats import ExpectedAttentionStats
+from kvpress.presses.kvzap_press import KVzapModel
+from kvpress.presses.qfilter_press import QFilters
+from torch import Tensor, nn
+
+from indexmem.errors import UserError
+from indexmem.eviction.methods.base import MethodContext
+from indexmem.eviction.methods.kvpress_scores import KvpressMethod
+from indexmem.models.attention import LayerTap
+from indexmem.models.geometry import Geometry
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class KVzap(KvpressMethod):
+    """KVzap (arXiv 2601.07891): a linear map or small MLP on hidden states predicts KVzip's scores."""
+
+    def __init__(self, context: MethodContext, weights: str | None = None) -> None:
+        """Raises UserError when the weights are missing or fit another model."""
+        model = load_weights(KVzapModel.from_pretrained, weights, "nvidia/KVzap-mlp-Qwen3-8B")
+        geometry, config = context.geometry, model.config
+        check_sizes(
+            str(weights),
+            (config.n_modules, config.input_dim, config.output_dim),
+            (all_layers(geometry), geometry.hidden_size, geometry.kv_heads),
+        )
+        press = KVzapPress()
+        press.kvzap_model = model.to(context.device).eval().requires_grad_(False)
+        super().__init__(press)
+        self.checkpoint = tensors_hash(model.state_dict())
+
+
+class QFilter(KvpressMethod):
+    """Q-Filters (arXiv 2503.02812): minus the key's projection on its head's stored query direction."""
+
+    def __init__(self, context: MethodContext, weights: str | None = None) -> None:
+        """Raises UserError when the weights are missing or fit another model."""
+        filters: Tensor = load_weights(QFilters.from_pretrained, weights, "nthngdy/Qwen3-8B_qfilt").q_filters.detach()
+        geometry = context.geometry
+        check_sizes(str(weights), filters.shape, (all_layers(geometry), geometry.kv_heads, geometry.head_dim))
+        press = QFilterPress()
+        press.q_filters = filters.to(context.device)
+        super().__init__(press)
+        self.checkpoint = tensors_hash({"q_filters": filters})
+
+
+class ExpectedAttentionStored(KvpressMethod):
+    """Expected Attention (arXiv 2510.00636) with query statistics of a calibration text, not of the context."""
+
+    press: ExpectedAttentionStatsPress
+
+    def __init__(
+        self,
+        context: MethodContext,
+        weights: str | None = None,
+        n_future_positions: int = ExpectedAttentionPress.n_future_positions,
+        n_sink: int = ExpectedAttentionPress.n_sink,
+        use_covariance: bool = True,
+        use_vnorm: bool = True,
+        epsilon: float = ExpectedAttentionPress.epsilon,
+    ) -> None:
+        """Raises UserError when the statistics are missing or fit another model."""
+        example = "alessiodevoto/exp_att_stats_Qwen_Qwen3-8B_kmfoda_booksum_100_1000_4"
+        stats = load_weights(ExpectedAttentionStats.from_pretrained, weights, example)
+        geometry = context.geometry
+        sizes = (all_layers(geometry), geometry.heads, geometry.head_dim)
+        check_sizes(str(weights), stats.query_mean.shape, sizes)
+        super().__init__(
+            ExpectedAttentionStatsPress(
+                n_future_positions=n_future_positions,
+                n_sink=n_sink,
+                use_covariance=use_covariance,
+                use_vnorm=use_vnorm,
+                epsilon=epsilon,
+            )
+        )
+        self.mean_NQd, self.covariance_NQdd = stats.query_mean.detach(), stats.query_cov.detach()
+        self.checkpoint = tensors_hash(stats.state_dict())
+
+    def score(self, tap: LayerTap) -> Tensor:
+        self.press.mu, self.press.cov = self.mean_NQd.to(tap.key_BHLd), self.covariance_NQdd.to(tap.key_BHLd)
+        return super().score(tap)
+
+
+def load_weights(load: Callable[[str], M], weights: str | None, example: str) -> M:
+    """What `load` makes of a folder or hub id. Raises UserError that says what is needed and where it comes from."""
+    need = f"It needs weights that were trained for this model: weights: FOLDER or a hub id such as {example}"
+    if not isinstance(weights, str):
+        raise UserError(need)
+    path = Path(weights).expanduser()
+    if weights.startswith((".", "/", "~")) and not path.exists():
+        raise UserError(f"{weights} does not exist. {need}")
+    try:
+        with redirect_stdout(None):  # hub loaders print where they read from
+            return load(str(path) if path.exists() else weights)
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"weights {weights} could not be loaded (offline?): {reason} {need}") from None
+
+
+def check_sizes(weights: str, held: Sequence[int], needed: Sequence[int]) -> None:
+    """Raise UserError when weights do not have the sizes of the model."""
+    if tuple(held) != tuple(needed):
+        raise UserError(
+            f"weights {weights} have sizes {tuple(held)}; this model needs {tuple(needed)} (layers first). "
+            "Use weights that were trained for it."
+        )
+
+
+def all_layers(geometry: Geometry) -> int:
+    """Published weights number every layer of a model, those with a sliding window too."""
+    return geometry.layers + geometry.sliding_layers
+
+
+def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
+    """Content hash of named tensors: part of every cell's identity."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
