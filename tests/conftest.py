@@ -6,3 +6,9 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+from hypothesis import settings
+
+# Examples run beside Ray clusters and model loads on few cores: time says nothing about a property.
+settings.register_profile("indexmem", deadline=None)
+settings.load_profile("indexmem")

@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexmem.engine.cache import RaggedCache
-from indexmem.engine.lanes import ALIGN, LEAST_PADDING, PADDING, LaneLayout
+from indexmem.engine.lanes import ALIGN, CALL_BYTES, LaneLayout
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.reference import dense_attention
 
 CPU = torch.device("cpu")
+COLUMN = CALL_BYTES["cpu"] // 500  # bytes: 500 columns of padding cost as much as another call
 
 
 @st.composite
@@ -26,7 +27,7 @@ def batches(draw):
 @given(batches())
 def test_every_lane_has_one_place_that_suits_it(batch):
     lengths, remembers = batch
-    layout = LaneLayout.of(lengths, remembers, CPU)
+    layout = LaneLayout.of(lengths, remembers, COLUMN, CPU)
     heads, flat = len(lengths[0]), [length for row in lengths for length in row]
     assert sorted(layout.lane_N) == list(range(len(flat)))
     assert [b.begin for b in layout.buckets] == [0, *(b.end for b in layout.buckets)][:-1]
@@ -34,8 +35,10 @@ def test_every_lane_has_one_place_that_suits_it(batch):
     for bucket in layout.buckets:
         for lane in layout.lane_N[bucket.places]:
             assert remembers[lane // heads] == bucket.remembers
-            spare = bucket.width - flat[lane]
-            assert 0 <= spare <= max(LEAST_PADDING, PADDING * bucket.width) + ALIGN
+            assert flat[lane] <= bucket.width
+        lanes = [flat[lane] for lane in layout.lane_N[bucket.places]]
+        assert bucket.width - max(lanes) < ALIGN
+        assert sum(max(lanes) - length for length in lanes) <= CALL_BYTES["cpu"] // COLUMN
     by_lane = torch.arange(len(flat))
     assert layout.into_lanes(layout.into_places(by_lane)).tolist() == by_lane.tolist()
     assert layout.into_places(by_lane).tolist() == list(layout.lane_N)
@@ -45,7 +48,7 @@ def test_every_lane_has_one_place_that_suits_it(batch):
 def test_selecting_rows_keeps_their_lanes_where_they_were(batch, data):
     lengths, remembers = batch
     rows = data.draw(st.lists(st.sampled_from(range(len(lengths))), min_size=1, unique=True).map(sorted))
-    layout = LaneLayout.of(lengths, remembers, CPU)
+    layout = LaneLayout.of(lengths, remembers, COLUMN, CPU)
     chosen, origins = layout.select(rows)
     heads = len(lengths[0])
     assert sorted(chosen.lane_N) == list(range(len(rows) * heads))
@@ -58,7 +61,7 @@ def test_selecting_rows_keeps_their_lanes_where_they_were(batch, data):
 
 
 def test_sorted_rows_need_no_reordering():
-    layout = LaneLayout.of([[900, 900], [500, 500], [480, 480], [20, 20]], [False] * 4, CPU)
+    layout = LaneLayout.of([[900, 900], [500, 500], [480, 480], [20, 20]], [False] * 4, COLUMN, CPU)
     assert layout.lane_N == tuple(range(8))
     assert [(b.end - b.begin, b.width) for b in layout.buckets] == [(2, 904), (4, 504), (2, 24)]
 

@@ -61,12 +61,16 @@ class RaggedCache(Cache):
         self.values_Cd: list[Tensor] = []
         self.columns: list[Columns] = []  # by layer; layers whose lanes have the same lengths share one
         self._shared: dict[tuple[int, ...], Columns] = {}
+        self._masked: Columns | None = None  # whose masks are at hand
+        self._masks: list[Tensor] = []
 
     def _add_layer(self, held_R: Sequence[Held]) -> None:
         """The next layer, from what each row holds in it."""
         length_N = tuple(length for held in held_R for length in held.lengths_H)
         if length_N not in self._shared:
-            layout = LaneLayout.of([held.lengths_H for held in held_R], self._remembers_R, self.device)
+            lengths_RH = [held.lengths_H for held in held_R]
+            column_bytes = 2 * held_R[0].keys_HLd.shape[-1] * held_R[0].keys_HLd.element_size()
+            layout = LaneLayout.of(lengths_RH, self._remembers_R, column_bytes, self.device)
             self._shared[length_N] = Columns.of(layout, length_N, self.room, self.dtype, self.device)
         columns = self._shared[length_N]
         self.columns.append(columns)
@@ -76,6 +80,7 @@ class RaggedCache(Cache):
 
     def extend(self, valid_Rn: Tensor) -> None:
         """Open columns for the next n tokens of each row; False marks a row's padding. Call before the model."""
+        self._masked, self._masks = None, []
         for columns in self._shared.values():
             columns.extend(valid_Rn, self.next_1)
         self.rings.extend(valid_Rn)
@@ -103,38 +108,43 @@ class RaggedCache(Cache):
     def attend(self, layer: int, query_BQLd: Tensor, key_BHLd: Tensor, value_BHLd: Tensor, scaling: float) -> Tensor:
         """softmax(q k^T scaling + mask) v over valid columns, causal among the new tokens: [R, n, Q, d].
 
-        K and V come from the buffers, the arguments are the new tokens' only. The g query heads of a KV head are
-        folded into the query axis, so that K and V are never repeated. Rows with a latent memory then get its part.
-        `layer` counts all layers of the model.
+        K and V come from the buffers, the arguments are the new tokens' only; they are never repeated for the g query
+        heads of a KV head. Rows with a latent memory then get its part. `layer` counts all layers of the model.
         """
         if layer in self.rings.layers:
             return self.rings.attend(layer, query_BQLd, scaling)
         layer = self._number[layer]
         rows, heads, new, dim = query_BQLd.shape
-        group = heads // self.heads
         columns = self.columns[layer]
-        query_NGd = columns.layout.into_places(query_BQLd.reshape(rows * self.heads, group * new, dim))
-        reach = self.reach_after(0)
-        masks = columns.masks(self.filled, reach, new, group)
-        remembered = self.memories.any_in(layer)
+        query_Ngnd = columns.layout.into_places(query_BQLd.reshape(rows * self.heads, -1, new, dim))
+        reach, remembered = self.reach_after(0), self.memories.any_in(layer)
         outputs, sums = [], []
-        for bucket, mask, keys_NTd, values_NTd in zip(
-            columns.layout.buckets, masks, columns.views(self.keys_Cd[layer]), columns.views(self.values_Cd[layer])
+        for bucket, mask_N1nT, keys_NTd, values_NTd in zip(
+            columns.layout.buckets,
+            self._masks_of(columns, new),
+            columns.views(self.keys_Cd[layer]),
+            columns.views(self.values_Cd[layer]),
         ):
-            query_N1Gd = query_NGd[bucket.places, None]
+            query = query_Ngnd[bucket.places]
             key, value = (stored[:, None, : bucket.width + reach] for stored in (keys_NTd, values_NTd))
-            out = F.scaled_dot_product_attention(query_N1Gd, key, value, attn_mask=mask, scale=scaling)
-            outputs.append(out[:, 0])
+            outputs.append(_attention(query, key, value, mask_N1nT, scaling))
             if bucket.remembers:
-                logits = (query_N1Gd @ key.transpose(-1, -2)).float().mul_(scaling).add_(mask)
-                sums.append(logits.logsumexp(-1)[:, 0])
+                logits = (query.flatten(1, 2) @ key[:, 0].transpose(-1, -2)).float().mul_(scaling)
+                sums.append(logits.unflatten(1, query.shape[1:3]).add_(mask_N1nT).logsumexp(-1))
             elif remembered:
-                sums.append(out.new_zeros(out.shape[0], group * new, dtype=torch.float32))  # nobody reads these
+                sums.append(query.new_zeros(query.shape[:3], dtype=torch.float32))  # nobody reads these
         output_RQnd = columns.layout.into_lanes(torch.cat(outputs)).reshape(rows, heads, new, dim)
         if remembered:
             lse_RQn = columns.layout.into_lanes(torch.cat(sums)).reshape(rows, heads, new)
             output_RQnd = self.memories.read(layer, query_BQLd, output_RQnd, lse_RQn, self._rotary)
         return output_RQnd.transpose(1, 2)
+
+    def _masks_of(self, columns: Columns, new: int) -> list[Tensor]:
+        """Made once for consecutive layers that share their columns, and not kept for longer: several queries' masks
+        are large."""
+        if self._masked is not columns:
+            self._masked, self._masks = columns, columns.masks(self.filled, self.reach_after(0), new)
+        return self._masks
 
     def repack(self, choose: Choose) -> None:
         """Keep of each row and layer what `choose` says; new tokens then have the room behind that again.
@@ -183,3 +193,14 @@ class RaggedCache(Cache):
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.columns[layer_idx].layout.buckets[0].width + self.filled
+
+
+def _attention(query_Ngnd: Tensor, key_N1Td: Tensor, value_N1Td: Tensor, mask_N1nT: Tensor, scaling: float) -> Tensor:
+    """[N, g, n, d]; the g query heads of a lane share its K and V."""
+    group, new = query_Ngnd.shape[1:3]
+    if new == 1:  # heads as queries: one pass over K and V
+        query, key, value = query_Ngnd.transpose(1, 2), key_N1Td, value_N1Td
+    else:
+        query, key, value = query_Ngnd, key_N1Td.expand(-1, group, -1, -1), value_N1Td.expand(-1, group, -1, -1)
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask_N1nT, scale=scaling)
+    return out.transpose(1, 2) if new == 1 else out

@@ -3,8 +3,8 @@
 All buckets of a layer lie one after another in flat storage, so that the newest tokens of all lanes are written by one
 kernel, and every place is addressed through tensors, so that a decode step can be captured as a CUDA graph. Layers
 whose lanes have the same lengths share one of these. Masks are additive: 0 for a token, -inf for none.
-Shapes: R rows, N lanes by place, C columns of all lanes in storage; of a bucket: N lanes, T columns each; n new tokens
-now, g query heads per KV head.
+Shapes: R rows, N lanes by place, C columns of all lanes in storage; of a bucket: N lanes, T columns each, W of them for
+kept tokens; n new tokens now.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class Columns:
         self.size = begin
         self._room_N = torch.tensor(starts, device=mask_C.device)  # where the room of each lane begins
         self.newest_Nn = torch.empty(0)  # where the newest tokens go
-        self._now: list[Tensor] = []  # masks of several newest tokens' queries, made once for all layers
 
     @classmethod
     def of(
@@ -59,10 +58,9 @@ class Columns:
         offset_n = next_1 + torch.arange(valid_Rn.shape[1], device=valid_Rn.device)
         self.newest_Nn = self._room_N[:, None] + offset_n
         self._mask_C[self.newest_Nn] = self.layout.into_places(bias_Nn)
-        self._now = []
 
-    def masks(self, filled: int, reach: int, new: int, group: int) -> list[Tensor]:
-        """Each bucket's mask [N, 1, g n or 1, W + reach] for the newest n tokens' queries, causal among themselves.
+    def masks(self, filled: int, reach: int, new: int) -> list[Tensor]:
+        """Each bucket's mask [N, 1, n, W + reach] for the newest n tokens' queries, causal among themselves.
 
         Of the room, `filled` columns are open, the newest n last; masks show `reach` of them.
         """
@@ -70,10 +68,8 @@ class Columns:
         masks_NT = [mask_NT[:, :end] for mask_NT, end in zip(self.views(self._mask_C), ends)]
         if new == 1:
             return [mask_NT[:, None, None] for mask_NT in masks_NT]
-        if not self._now:
-            firsts = [bucket.width + filled - new for bucket in self.layout.buckets]
-            self._now = [_causal(mask_NT, first, new, group) for mask_NT, first in zip(masks_NT, firsts)]
-        return self._now
+        firsts = [bucket.width + filled - new for bucket in self.layout.buckets]
+        return [_causal(mask_NT, first, new) for mask_NT, first in zip(masks_NT, firsts)]
 
     def present(self, number: int, place: int) -> Tensor:
         """Columns of a bucket that hold a token of the lane at this place, ascending."""
@@ -93,11 +89,11 @@ class Columns:
         return Columns(layout, self.room, self.cut(self._mask_C, origins))
 
 
-def _causal(mask_NT: Tensor, first: int, new: int, group: int) -> Tensor:
-    """[N, T] -> [N, 1, g n, T] for queries whose own columns begin at `first`."""
+def _causal(mask_NT: Tensor, first: int, new: int) -> Tensor:
+    """[N, T] -> [N, 1, n, T] for queries whose own columns begin at `first`."""
     mask_NnT = mask_NT[:, None].repeat(1, new, 1)
     newest_Nnn = mask_NnT[:, :, first : first + new]
     newest_Nnn.masked_fill_(torch.ones(new, new, dtype=torch.bool, device=mask_NT.device).triu(1), -torch.inf)
     # A padding query would have no column at all and produce NaN; let it see its own (unused) column.
     newest_Nnn.diagonal(dim1=1, dim2=2).zero_()
-    return mask_NnT.repeat(1, group, 1)[:, None]
+    return mask_NnT[:, None]

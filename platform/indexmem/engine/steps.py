@@ -68,9 +68,16 @@ class Steps:
     def _capture(self, token_R: Tensor, position_R: Tensor) -> None:
         """Capture this step, then run it."""
         self._token_R, self._position_R = token_R.clone(), position_R.clone()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._token_R.copy_(self._feed_one(self._token_R, self._position_R))
-            self._position_R += 1
+        # By hand: `torch.cuda.graph` first collects garbage and empties the allocator, which takes longer than this.
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            graph.capture_begin()
+            try:
+                self._token_R.copy_(self._feed_one(self._token_R, self._position_R))
+                self._position_R += 1
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
         self._graph = graph
         graph.replay()
