@@ -48,6 +48,8 @@ MISTAKES = {
     "unknown key": ("eval", ["grid.rations=[0.5]"], "unknown key 'grid.rations'. Did you mean 'ratios'?"),
     "unknown method": ("eval", ["grid.methods=[snapvk]"], "Unknown method 'snapvk'. Did you mean 'snapkv'?"),
     "ratio": ("eval", ["grid.ratios=[1.5]"], "'grid.ratios.0': input should be less than 1, got 1.5"),
+    "budget": ("eval", ["grid.budgets=[8 MiB, 512]"], "'grid.budgets.1': a share that is evicted lies in [0, 1)"),
+    "a budget below a single token": ("eval", ["grid.budgets=[100 B]"], "The smallest budget here is '"),
     "unknown benchmark": ("eval", ["grid.benchmarks=[niah_singel_1]"], "niah_single_1"),
     "missing model path": ("eval", ["model.id=./nowhere/model"], "nowhere/model does not exist"),
     "missing model path, training": ("distill", ["model.id=./nowhere/model"], "nowhere/model does not exist"),
@@ -96,6 +98,7 @@ def test_dry_runs_print_a_plan_and_start_nothing(folder, capsys):
     text = capsys.readouterr().err
     assert "3 methods, 9 cells, 1 samples of 640 tokens" in text
     assert "9 of 9 rows = 1 prefills" in text
+    assert "budgets: 0%, 25%, 50%, 75%, 90%\n" in text
     assert not (folder / "runs").exists()
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +16,13 @@ from indexmem.config.spec import run_root
 from indexmem.distill.history import History
 from indexmem.distill.runs import DistillRun
 from indexmem.distill.trainees.registry import make_trainees
+from indexmem.engine.decode import CPU_BATCH_BYTES
 from indexmem.errors import UserError
+from indexmem.evaluate.budgets import Footprint
 from indexmem.evaluate.grid import GridPlan, plan
+from indexmem.evaluate.progress import Meter
 from indexmem.eviction.checkpoint import read_config
+from indexmem.eviction.methods.simple import FullCache
 from indexmem.models.backbone import inspect
 from indexmem.models.texts import load_texts
 from indexmem.report.html import write_report
@@ -59,17 +64,23 @@ def distill(experiment: Experiment, *, dry_run: bool = False, address: str | Non
 
 
 def evaluate(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
-    """Evaluate the grid, publish it, write the report, print the table. 1 when some rows failed."""
+    """Evaluate the grid, publish it, write the report, print the table.
+
+    1 when some rows failed, 128 + the signal's number when one ended the run early.
+    """
     grid = plan(experiment, require_checkpoint=not dry_run)
-    _print_plan(experiment, grid)
+    rows = _print_plan(experiment, grid)
     if dry_run:
         return 0
-    if grid.remaining():
+    if rows:
         from indexmem.evaluate.fanout import run_grid
 
-        meter = _GridMeter()
         with cluster(address):
-            run_grid(experiment, grid, provenance(), meter)
+            progress = run_grid(experiment, grid, provenance(), Meter(say, PROGRESS_SECONDS))
+        if progress.stopped_by is not None:
+            stored = f"{progress.done} of {progress.total} rows are stored"
+            say(f"Stopped by {Signals(progress.stopped_by).name}: {stored}. The same command goes on from here.")
+            return 128 + progress.stopped_by
     return _finish(experiment, grid)
 
 
@@ -189,21 +200,26 @@ def _write_report(experiment: Experiment, grid: GridPlan, rows: pa.Table) -> Pat
     )
 
 
-def _print_plan(experiment: Experiment, grid: GridPlan) -> None:
-    remaining = grid.remaining()
-    rows = sum(len(task.cells) for task in remaining)
-    element = {"float32": 4}.get(experiment.model.dtype, 2)
-    full = grid.geometry.kv_bytes(experiment.grid.length, element)
-    per_sample = sum(full * (1 - cell.ratio) for cell in grid.cells) / len(grid.samples)
-    batches = -(-int(per_sample) // experiment.grid.batch_bytes)
+def _print_plan(experiment: Experiment, grid: GridPlan) -> int:
+    """Say what will be done; returns how many rows that is."""
+    missing = grid.missing().values()
+    rows = sum(int(missing_SC.sum()) for missing_SC in missing)
+    samples = sum(int(missing_SC.any(axis=1).sum()) for missing_SC in missing)
+    length = experiment.grid.length
+    plain = Footprint.of(FullCache(), grid.geometry, length, experiment.model.element_size)
+    full = plain.bytes_of(length)
+    per_sample = sum(plain.bytes_of(plain.target(cell.budget, length)) for cell in grid.cells) / len(grid.samples)
+    batches = -(-int(per_sample) // (experiment.grid.batch_bytes or CPU_BATCH_BYTES))
     say(
         f"eval {experiment.name}: {len(grid.methods)} methods, {len(grid.cells)} cells, "
-        f"{sum(map(len, grid.samples.values()))} samples of {experiment.grid.length} tokens\n"
-        f"  to do: {rows} of {grid.row_count} rows = {len(remaining)} prefills, "
-        f"about {len(remaining) * batches} decode batches\n"
+        f"{sum(map(len, grid.samples.values()))} samples of {length} tokens\n"
+        f"  budgets: {', '.join(map(str, sorted({cell.budget for cell in grid.cells})))}\n"
+        f"  to do: {rows} of {grid.row_count} rows = {samples} prefills, "
+        f"about {samples * batches} decode batches\n"
         f"  KV cache: {full / 2**20:.0f} MiB full, {per_sample / 2**20:.0f} MiB for all cells of a sample\n"
         f"  results: {run_root(experiment)}"
     )
+    return rows
 
 
 class _TrainingMeter:
@@ -228,19 +244,3 @@ class _TrainingMeter:
         self.printed_at, self.printed_step = time.monotonic(), step
         if self.sink is not None:
             self.sink.publish_distill(self.experiment, self.run.id, history)
-
-
-class _GridMeter:
-    """Prints a line now and then while a grid runs."""
-
-    def __init__(self) -> None:
-        self.printed_at = -PROGRESS_SECONDS
-
-    def __call__(self, progress: Any) -> None:
-        if time.monotonic() - self.printed_at < PROGRESS_SECONDS and progress.done < progress.total:
-            return
-        self.printed_at = time.monotonic()
-        eta = progress.eta_seconds
-        left = "" if eta is None else f"  about {eta:.0f} s left"
-        failed = f"  {progress.failed} failed" if progress.failed else ""
-        say(f"  {progress.done}/{progress.total} rows{failed}{left}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from report_rows import ATTACK, METHODS, make_history, make_retention, make_rows
+from report_rows import ATTACK, METHODS, MIXED, make_history, make_retention, make_rows
 
 from indexmem.config.schema import Experiment
 from indexmem.report.html import write_report
@@ -123,7 +123,7 @@ def test_choosing_and_toggling_change_the_page(report: Path, tmp_path: Path) -> 
         };
         choose("pick-sample", "niah_single_2/0");
         choose("pick-method", "knorm");
-        choose("pick-ratio", "0.25");
+        choose("pick-budget", "25%");
         const tokens = document.getElementById("tokens");
         const press = (key) => tokens.dispatchEvent(new KeyboardEvent("keydown", { key }));
         ["ArrowRight", "ArrowRight", "ArrowLeft"].forEach(press);
@@ -138,3 +138,14 @@ def test_choosing_and_toggling_change_the_page(report: Path, tmp_path: Path) -> 
     assert used.text_of("readout").startswith('Token 1, " The": kept by 100% of heads')
     assert set(used.text_of("shown").split(",")) == {"false"}
     assert 'aria-pressed="false" data-method="snapkv"' in used.dom
+
+
+def test_budgets_of_several_kinds_have_charts_and_a_viewer(tmp_path: Path) -> None:
+    rows = make_rows(budgets=MIXED, samples=4)
+    out = tmp_path / "report.html"
+    seen = visit(write_report(Experiment(name="mixed"), rows, make_retention(rows), out), tmp_path / "profile")
+    assert seen.console == []
+    assert 'data-charts="drawn"' in seen.dom
+    assert seen.dom.count('class="main-svg"') >= 3 * 4 + 1  # mean and three benchmarks of each kind, and costs
+    assert seen.text_of("pick-budget") == "".join(map(str, MIXED))
+    assert all(method in seen.text_of("answers") for method in METHODS)

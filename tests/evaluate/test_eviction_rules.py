@@ -5,12 +5,14 @@ import torch
 from tiny_models import save_tiny_model
 
 from indexmem.benchmarks.base import Sample
+from indexmem.config.budget import Budget
 from indexmem.config.load import validate
 from indexmem.config.schema import EvictionConfig, IndexerConfig, MethodConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
+from indexmem.evaluate.cells import Cell, Task
 from indexmem.evaluate.eviction_rules import check_eviction
-from indexmem.evaluate.grid import Cell, Task, plan
+from indexmem.evaluate.grid import plan
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.models.backbone import inspect
@@ -74,7 +76,7 @@ def rows_with(folders, methods, **eviction):
         "niah_single_1/0", "niah_single_1", "some words that go on for a while " * 12, "what was it?", "", ("x",), 20
     )
     cells = [
-        Cell(label, config, 0.0 if label == "full" else 0.25, "niah_single_1", "build", "")
+        Cell(label, config, Budget.of_ratio(0.0 if label == "full" else 0.25), "niah_single_1", "build", "")
         for label, config in configs.items()
     ]
     rows, retention = evaluator.evaluate([Task(sample, tuple(cells), keep_retention=True)])

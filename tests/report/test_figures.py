@@ -7,8 +7,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_rows import METHODS, RATIOS, make_history, make_rows
+from report_rows import BUDGETS, METHODS, MIXED, make_history, make_rows
 
+from indexmem.config.budget import NOTHING_EVICTED
 from indexmem.report.costs import costs
 from indexmem.report.figures import loss_curve, score_by_bytes, score_curve, spread
 from indexmem.report.palette import COLORS, LEARNED, styles
@@ -20,9 +21,9 @@ def test_lines_and_whiskers_are_the_summarys_numbers() -> None:
     lines = {trace.name: trace for trace in score_curve(summary, "niah_single_1").data}
     assert set(lines) == set(METHODS)
     for method, line in lines.items():
-        for i, ratio in enumerate(RATIOS):
-            cell = summary.cells[method, ratio, "niah_single_1"]
-            assert line.x[i] == pytest.approx(ratio, abs=0.02)
+        for i, budget in enumerate(BUDGETS):
+            cell = summary.cells[method, budget, "niah_single_1"]
+            assert line.x[i] == pytest.approx(budget.ratio, abs=0.02)
             assert (
                 line.y[i],
                 line.y[i] + line.error_y.array[i],
@@ -30,9 +31,23 @@ def test_lines_and_whiskers_are_the_summarys_numbers() -> None:
             ) == pytest.approx((100 * cell.mean, 100 * cell.high, 100 * cell.low))
 
 
+def test_each_kind_of_budget_has_a_figure_with_smaller_ones_to_the_right() -> None:
+    summary = summarise(make_rows(budgets=MIXED, samples=4, failures=0))
+    axes = {kind: score_curve(summary, kind=kind).layout.xaxis for kind in summary.by_kind}
+    assert {kind: axis.ticktext for kind, axis in axes.items()} == {
+        "ratio": ("50%", "90%"), "tokens": ("1024 tokens", "256 tokens"), "bytes": ("16 MiB", "8 MiB", "4 MiB"),
+    }  # fmt: skip
+    assert axes["bytes"].tickvals == pytest.approx((0, 0.2, 0.4))
+    assert "tokens kept per KV head" in axes["tokens"].title.text
+    line = next(trace for trace in score_curve(summary, "niah_single_1", "bytes").data if trace.name == "knorm")
+    assert [text.split("<br>")[1] for text in line.hovertext] == ["16 MiB in all", "8 MiB in all", "4 MiB in all"]
+    cells = [summary.cells["knorm", budget, "niah_single_1"] for budget in MIXED[-3:]]
+    assert list(line.y) == [100 * cell.mean for cell in cells]
+
+
 def test_the_full_cache_is_a_dashed_level_line() -> None:
     summary = summarise(make_rows())
-    level = 100 * summary.cells["full", 0.0, "mean"].mean
+    level = 100 * summary.cells["full", NOTHING_EVICTED, "mean"].mean
     dashed = [shape for shape in score_curve(summary).layout.shapes if shape.line.dash == "dash"]
     assert [(shape.y0, shape.y1) for shape in dashed] == [(level, level)]
 

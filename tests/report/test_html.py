@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from report_rows import ATTACK, METHODS, make_history, make_retention, make_rows
+from report_rows import ATTACK, BUDGETS, METHODS, MIXED, make_history, make_retention, make_rows
 
 from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
@@ -114,7 +114,7 @@ def test_one_best_is_bold_only_when_it_wins(page: Page) -> None:
     [
         make_rows(samples=2, failures=2 * 3 * 29),
         make_rows(methods=(), samples=2, failures=0),
-        make_rows(methods=("indexmem",), ratios=(0.5,), benchmarks=("b",), samples=1, failures=0),
+        make_rows(methods=("indexmem",), budgets=BUDGETS[1:2], benchmarks=("b",), samples=1, failures=0),
     ],
     ids=["all failed", "full cache only", "one cell"],
 )
@@ -123,6 +123,17 @@ def test_thin_results_still_make_a_report(rows: pa.Table, tmp_path: Path) -> Non
     ids = {attributes.get("id") for _, attributes in Page(out.read_text(encoding="utf-8")).tags}
     assert {"verdict", "scores", "provenance"} <= ids
     assert not {"kept", "distillation"} & ids
+
+
+def test_each_kind_of_budget_has_a_panel_and_columns(tmp_path: Path) -> None:
+    rows = make_rows(budgets=MIXED, samples=3)
+    out = write_report(Experiment(), rows, make_retention(rows, tokens=200), tmp_path / "report.html")
+    page = Page(out.read_text(encoding="utf-8"))
+    drawn = {attributes["data-figure"] for _, attributes in page.tags if "data-figure" in attributes}
+    assert {"ratio-mean", "tokens-mean", "bytes-mean", "bytes-benchmark-2", "costs"} <= drawn
+    assert drawn == set(json.loads(page.scripts[0][1]))
+    for words in ("by evicted share or by tokens kept per head or by bytes in all", "4 MiB", "1024 tokens kept"):
+        assert words in page.text
 
 
 def test_no_rows_is_a_users_mistake(tmp_path: Path) -> None:

@@ -7,29 +7,44 @@ import io
 
 import pyarrow as pa
 import pytest
-from report_rows import METHODS, make_row, make_rows
+from report_rows import METHODS, MIXED, make_row, make_rows
 
+from indexmem.config.budget import Budget
 from indexmem.report.costs import costs
 from indexmem.report.summary import summarise
-from indexmem.report.tables import WIDTH, comparison_csv, comparison_table, ratio_label
+from indexmem.report.tables import WIDTH, comparison_csv, comparison_table
 from indexmem.results.schema import ROW_SCHEMA
 
 
-@pytest.mark.parametrize("ratios", [(0.5,), (0.25, 0.5, 0.75, 0.9), tuple(i / 20 for i in range(1, 20))])
-def test_the_table_fits_the_terminal_and_starts_with_the_full_cache(ratios: tuple[float, ...]) -> None:
-    lines = comparison_table(make_rows(ratios=ratios, samples=5, methods=(*METHODS, "adakv(" + "x" * 60 + ")"))).split(
-        "\n"
-    )
+@pytest.mark.parametrize("shares", [(0.5,), (0.25, 0.5, 0.75, 0.9), tuple(i / 20 for i in range(1, 20))])
+def test_the_table_fits_the_terminal_and_starts_with_the_full_cache(shares: tuple[float, ...]) -> None:
+    budgets = tuple(map(Budget.of_ratio, shares))
+    lines = comparison_table(
+        make_rows(budgets=budgets, samples=5, methods=(*METHODS, "adakv(" + "x" * 60 + ")"))
+    ).split("\n")
     assert max(map(len, lines)) <= WIDTH
     assert lines[2].startswith("full cache, nothing evicted")
     headers = [line.split()[1:] for line in lines if line.startswith("evicted:")]
-    assert [label for header in headers for label in header] == [ratio_label(ratio) for ratio in ratios]
+    assert [label for header in headers for label in header] == list(map(str, budgets))
+
+
+def test_each_kind_of_budget_has_a_block_of_its_own() -> None:
+    lines = comparison_table(make_rows(budgets=(*MIXED, Budget.of_ratio(1 / 3)), samples=5)).split("\n")
+    headers = [
+        " ".join(line.split()) for line in lines if line.split(":")[0] in ("evicted", "kept per head", "bytes in all")
+    ]
+    assert headers == [
+        "evicted: 33.333333333… 50% 90%",
+        "kept per head: 1024 tokens 256 tokens",
+        "bytes in all: 16 MiB 8 MiB 4 MiB",
+    ]
+    assert max(map(len, lines)) <= WIDTH
 
 
 def test_the_table_shows_means_intervals_and_marks() -> None:
     rows = make_rows()
     text = comparison_table(rows)
-    cell = summarise(rows).cells["indexmem", 0.9, "mean"]
+    cell = summarise(rows).cells["indexmem", Budget.of_ratio(0.9), "mean"]
     line = next(line for line in text.split("\n") if line.startswith("indexmem"))
     assert line.endswith(f"{100 * cell.mean:.1f} ±{100 * cell.half_width:.1f}*")
     assert line.count("~") == 2
@@ -49,10 +64,19 @@ def test_csv_holds_every_cell_once_in_machine_units() -> None:
     assert len(records) == len(summary.cells) == (7 * 4 + 1) * 4
     assert records[0]["method"] == "full"
     for record in records:
-        cell = summary.cells[record["method"], float(record["ratio"]), record["benchmark"]]
+        budget = Budget.parse(record["budget"])
+        assert budget == Budget.of_ratio(float(record["ratio"]))
+        cell = summary.cells[record["method"], budget, record["benchmark"]]
         assert float(record["mean"]) == pytest.approx(cell.mean, abs=1e-6)
         assert float(record["low"]) <= float(record["mean"]) <= float(record["high"])
     assert {r["standing"] for r in records} == {"reference", "winner", "leading", "behind"}
+
+
+def test_csv_leaves_the_ratio_empty_where_none_was_requested() -> None:
+    records = list(csv.DictReader(io.StringIO(comparison_csv(make_rows(budgets=MIXED, samples=2, failures=0)))))
+    asked = list(dict.fromkeys((r["budget"], r["ratio"]) for r in records if r["method"] == "knorm"))
+    assert asked[:3] == [("50%", "0.5"), ("90%", "0.9"), ("1024 tokens", "")]
+    assert asked[-1] == ("4 MiB", "")
 
 
 def test_costs_add_what_decoding_needs_besides_kv_and_share_out_the_batch() -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_rows import METHODS, make_retention, make_rows
+from report_rows import METHODS, MIXED, make_retention, make_rows
 
 from indexmem.report import viewer
 from indexmem.report.viewer import find_tokens, viewer_data
@@ -19,8 +19,8 @@ def test_shares_survive_packing_to_a_percent() -> None:
     rows = make_rows(samples=2, failures=0)
     retention = make_retention(rows, tokens=300)
     sample = viewer_data(rows, retention, METHODS)["samples"][0]
-    cell = next(c for c in sample["cells"] if (c["method"], c["ratio"]) == ("indexer", 0.5))
-    place = retention["cell_id"].to_pylist().index(f"indexer-0.5-{sample['id'].split('/')[0]}")
+    cell = next(c for c in sample["cells"] if (c["method"], c["budget"]) == ("indexer", "50%"))
+    place = retention["cell_id"].to_pylist().index(f"indexer-50%-{sample['id'].split('/')[0]}")
     shares = retention["retention"][place].as_py()
     assert [byte / 100 for byte in base64.b64decode(cell["kept"])] == pytest.approx(shares, abs=0.0051)
 
@@ -35,12 +35,18 @@ def test_every_sample_has_its_answers_full_cache_first() -> None:
     assert data["samples"][0]["references"] == ["7000000"]
 
 
+def test_budgets_of_a_method_come_in_display_order() -> None:
+    rows = make_rows(budgets=MIXED[::-1], samples=1, failures=0)
+    cells = viewer_data(rows, make_retention(rows, tokens=100), METHODS)["samples"][0]["cells"]
+    assert [cell["budget"] for cell in cells if cell["method"] == "knorm"] == list(map(str, MIXED))
+
+
 def test_a_failed_answer_says_so() -> None:
     rows = make_rows(samples=1, failures=1)
     answers = viewer_data(rows, make_retention(rows, tokens=100), METHODS)["samples"][-1]["answers"]
     assert answers[-1] == {
         "method": "random",
-        "ratio": 0.9,
+        "budget": "90%",
         "text": "",
         "score": None,
         "error": "failed: OutOfMemoryError",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from indexmem.results.schema import OK, RETENTION_SCHEMA, ROW_SCHEMA, SCHEMA_VERSION
+from indexmem.results.store import RowStore
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -31,6 +34,18 @@ def retention(sample: str, values: list[float]) -> dict[str, Any]:
     base = {field.name: example(field) for field in RETENTION_SCHEMA}
     key = {"schema_version": SCHEMA_VERSION, "cell_id": "c", "sample_id": sample, "repeat": 0}
     return base | key | {"tokens": ["t"] * len(values), "retention": values}
+
+
+def done_keys(
+    store: RowStore, cells: Iterable[str], samples: Iterable[str], repeats: int = 1
+) -> set[tuple[str, str, int]]:
+    """Keys of partition "p" that count as finished, among these."""
+    cells, samples = list(cells), list(samples)
+    return {
+        (cells[c], samples[s], repeat)
+        for repeat in range(repeats)
+        for c, s in np.argwhere(store.done(["p"], cells, samples, repeat))
+    }
 
 
 def part_files(root: Path) -> list[Path]:

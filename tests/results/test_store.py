@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_rows import NOON, part_files, retention, row
+from store_rows import NOON, done_keys, part_files, retention, row
 
 from indexmem.errors import UserError
 from indexmem.results.schema import FAILED, KEY, OK, RETENTION_SCHEMA, ROW_SCHEMA
 from indexmem.results.store import RowStore
+from indexmem.results.table import encoded
 
 
 def of_type(kind: pa.DataType) -> st.SearchStrategy[Any]:
@@ -60,7 +61,7 @@ def test_read_returns_the_winner_of_each_key_and_compaction_changes_nothing(
     assert before.to_pylist() == [expected[key] for key in sorted(expected)]
     store.compact("p")
     assert store.read(["p"]).equals(before)
-    assert store.done(["p"]) == {key for key, r in expected.items() if r["status"] == OK}
+    assert done_keys(store, "ab", "xyz") == {key for key, r in expected.items() if r["status"] == OK}
 
 
 def test_an_ok_row_is_never_displaced_by_a_later_failure(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_an_ok_row_is_never_displaced_by_a_later_failure(tmp_path: Path) -> None
     store.append([row(score=0.5)], "p")
     store.append([row(status=FAILED, score=None, created_at=NOON + timedelta(hours=1))], "p")
     assert store.read(["p"])["score"].to_pylist() == [0.5]
-    assert store.done(["p"]) == {("c", "s/0", 0)}
+    assert done_keys(store, "c", ["s/0"]) == {("c", "s/0", 0)}
 
 
 def test_filters_partitions_cells_and_columns(tmp_path: Path) -> None:
@@ -79,6 +80,40 @@ def test_filters_partitions_cells_and_columns(tmp_path: Path) -> None:
     assert store.read(["one", "two/nested"], cell_ids={"c", "a"})["cell_id"].to_pylist() == ["a", "c"]
     assert store.read(["missing"]).schema == ROW_SCHEMA
     assert store.append([], "one") is None
+
+
+def test_done_sees_the_asked_pairs_only_and_only_finished_ones(tmp_path: Path) -> None:
+    store = RowStore(tmp_path)
+    store.append([row("a", "s/0"), row("a", "s/1", status=FAILED), row("other", "s/0")], "p")
+    store.append([row("b", "s/2"), row("b", "elsewhere"), row("b", "s/1", repeat=1)], "q")
+    assert store.done(["p", "q"], ["b", "a"], ["s/0", "s/1", "s/2"]).tolist() == [
+        [False, False, True],
+        [True, False, False],
+    ]
+    assert store.done(["p", "q"], ["b"], ["s/0", "s/1"], repeat=1).tolist() == [[False, True]]
+    assert store.done(["missing"], ["a"], []).shape == (1, 0)
+
+
+def test_compaction_of_small_parts_leaves_large_ones_and_the_order_alone(tmp_path: Path) -> None:
+    store = RowStore(tmp_path)
+    store.append([retention("s/0", [0.0])], "p", "retention")
+    store.append([retention("s/1", [0.0])], "p", "retention")
+    store.append([retention(f"s/{index}", [0.5]) for index in range(5)], "p", "retention")  # large, and newer
+    store.append([retention("s/7", [1.0])], "p", "retention")
+    store.append([retention("s/8", [1.0])], "p", "retention")
+    before, large = store.read(["p"], "retention"), part_files(tmp_path)[2]
+    store.compact("p", "retention", below=5, parts=3)
+    assert len(part_files(tmp_path)) == 5, "too few of them to be worth it"
+    store.compact("p", "retention", below=5)
+    assert len(part_files(tmp_path)) == 3
+    assert large.exists()
+    assert store.read(["p"], "retention").equals(before)
+
+
+def test_rows_encoded_elsewhere_are_appended_as_they_are(tmp_path: Path) -> None:
+    store = RowStore(tmp_path)
+    store.append_encoded(encoded([row("a"), row("b", score=0.5)], ROW_SCHEMA), "p")
+    assert store.read(["p"], columns=["cell_id", "score"]).to_pydict() == {"cell_id": ["a", "b"], "score": [0, 0.5]}
 
 
 def test_retention_keeps_the_row_written_last_even_through_compaction(tmp_path: Path) -> None:
@@ -98,15 +133,15 @@ def test_a_part_written_during_a_compaction_still_counts_as_newer(
     store = RowStore(tmp_path)
     for value in (0.0, 0.25):
         store.append([retention("s/0", [value])], "p", "retention")
-    read_parts = store._read_parts
+    parse = store._parse
 
     def read_then_append(*args: Any) -> Any:
-        parts = read_parts(*args)
+        parts = parse(*args)
         RowStore(tmp_path).append([retention("s/0", [1.0])], "p", "retention")
         return parts
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_read_parts", read_then_append)
+        patch.setattr(store, "_parse", read_then_append)
         store.compact("p", "retention")
     assert len(part_files(tmp_path)) == 2
     assert store.read(["p"], "retention")["retention"].to_pylist() == [[1.0]]
@@ -191,4 +226,4 @@ def test_an_object_store_gets_the_same_rows() -> None:
     store.append([row("b")], "p")
     store.compact("p")
     assert store.read(["p"])["cell_id"].to_pylist() == ["a", "b"]
-    assert store.done(["p"]) == {("a", "s/0", 0), ("b", "s/0", 0)}
+    assert done_keys(store, "ab", ["s/0"]) == {("a", "s/0", 0), ("b", "s/0", 0)}

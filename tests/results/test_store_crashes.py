@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_rows import part_files, row
+from store_rows import done_keys, part_files, row
 
 from indexmem.results.store import STALE_SECONDS, RowStore
 
@@ -113,7 +113,7 @@ def start_writer(root: Path, cell: str, parts: int) -> subprocess.Popen[str]:
 def test_two_processes_append_at_once(tmp_path: Path) -> None:
     writers = [start_writer(tmp_path, cell, 20) for cell in "ab"]
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
-    assert len(RowStore(tmp_path).done(["p"])) == 2 * 20 * 5
+    assert len(done_keys(RowStore(tmp_path), "ab", [f"s/{index}" for index in range(20)], 5)) == 2 * 20 * 5
 
 
 def test_a_killed_writer_loses_nothing_that_it_confirmed(tmp_path: Path) -> None:
@@ -127,7 +127,8 @@ def test_a_killed_writer_loses_nothing_that_it_confirmed(tmp_path: Path) -> None
         writer.communicate()
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # no half-written part may be visible
-            done = RowStore(tmp_path).done(["p"])
+            samples = [f"s/{index}" for index in range(confirmed + 50)]
+            done = done_keys(RowStore(tmp_path), [f"c{kill}"], samples, 5)
         for index in range(confirmed + 1):
             assert {(f"c{kill}", f"s/{index}", repeat) for repeat in range(5)} <= done
         assert len(done) % 5 == 0  # parts are whole

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from indexmem.config.budget import NOTHING_EVICTED, Budget
 from indexmem.results.schema import FAILED, OK, RETENTION_SCHEMA, ROW_SCHEMA, SCHEMA_VERSION
 
 ATTACK = "document.documentElement.dataset.pwned = 1"
 HOSTILE = f'</script><script>{ATTACK}</script><img src=x onerror="{ATTACK}"> & \u2028 "q"'
 METHODS = ("indexmem", "indexer", "snapkv", "expected_attention", "knorm", "streaming_llm", "random")
-RATIOS = (0.25, 0.5, 0.75, 0.9)
+BUDGETS = tuple(map(Budget.of_ratio, (0.25, 0.5, 0.75, 0.9)))
+MIXED = tuple(map(Budget.parse, (0.5, 0.9, "1024 tokens", "256 tokens", "16 MiB", "8 MiB", "4 MiB")))
 BENCHMARKS = ("niah_multikey_1", "niah_single_1", "niah_single_2")
 LOSS_AT_90 = dict(zip(METHODS, (0.10, 0.27, 0.38, 0.45, 0.62, 0.78, 0.93)))
+LENGTH = 3900
 KV_BYTES_PER_TOKEN = 30 * 3 * 64 * 2 * 4
 
 PROSE = (
@@ -29,7 +32,7 @@ WORDS = PROSE.split(" ")
 
 def make_rows(
     methods: Sequence[str] = METHODS,
-    ratios: Sequence[float] = RATIOS,
+    budgets: Sequence[Budget] = BUDGETS,
     benchmarks: Sequence[str] = BENCHMARKS,
     samples: int = 20,
     failures: int = 3,
@@ -39,27 +42,37 @@ def make_rows(
     rng = np.random.default_rng(seed)
     ease = {b: rng.random(samples) for b in benchmarks}
     rows = []
-    for method, ratio in [("full", 0.0), *((m, r) for m in methods for r in ratios)]:
-        loss = LOSS_AT_90.get(method, 0.5) * (ratio / 0.9) ** 2
+    for method, budget in [("full", NOTHING_EVICTED), *((m, b) for m in methods for b in budgets)]:
+        loss = LOSS_AT_90.get(method, 0.5) * (evicted(budget, LENGTH) / 0.9) ** 2
         for place, benchmark in enumerate(benchmarks):
             for index in range(samples):
                 chance = 0.97 - loss + 0.15 * (ease[benchmark][index] - 0.5)
                 score = float(rng.binomial(4, np.clip(chance, 0, 1)) / 4 if place == 0 else rng.random() < chance)
-                rows.append(make_row(method, ratio, benchmark, index, score))
+                rows.append(make_row(method, budget, benchmark, index, score))
     for row in rows[len(rows) - failures :]:
         row |= {"status": FAILED, "score": None, "prediction": None}
         row |= {"error_class": "OutOfMemoryError", "error_message": f"cannot allocate 2 GiB {HOSTILE}"}
     return pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
 
 
-def make_row(method: str, ratio: float, benchmark: str, index: int, score: float, **changes: Any) -> dict[str, Any]:
+def evicted(budget: Budget, length: int) -> float:
+    """The share of a context that a budget makes a method without state evict."""
+    kept = {"tokens": budget.amount / length, "bytes": budget.amount / (length * KV_BYTES_PER_TOKEN)}
+    return budget.amount if budget.kind == "ratio" else max(0.0, 1 - kept[budget.kind])
+
+
+def make_row(
+    method: str, budget: Budget | float, benchmark: str, index: int, score: float, **changes: Any
+) -> dict[str, Any]:
     """One successful row with plausible measurements; `changes` replace columns."""
-    length, learned = 3900 + index, method in ("indexmem", "indexer")
+    budget = Budget.parse(budget)
+    length, learned = LENGTH + index, method in ("indexmem", "indexer")
+    ratio = evicted(budget, length)
     kept = round(length * (1 - ratio))
     reference = str(7_000_000 + 13 * index)
     row = {
         "schema_version": SCHEMA_VERSION,
-        "cell_id": f"{method}-{ratio}-{benchmark}",
+        "cell_id": f"{method}-{budget}-{benchmark}",
         "sample_id": f"{benchmark}/{index}",
         "repeat": 0,
         "model": "smollm2-135m-instruct",
@@ -67,7 +80,8 @@ def make_row(method: str, ratio: float, benchmark: str, index: int, score: float
         "method": method,
         "method_params": "{}",
         "checkpoint": "9d3be8c1aa07" if learned else "",
-        "ratio": ratio,
+        "budget": str(budget),
+        "ratio": budget.ratio,
         "benchmark": benchmark,
         "benchmark_build": f"build-{benchmark}",
         "length": 4096,
@@ -112,7 +126,7 @@ def make_retention(rows: pa.Table, tokens: int = 1200, seed: int = 0) -> pa.Tabl
         place = tokens * 3 // 5
         words[place : place + len(needle)] = needle
         words[20] = "\n\n" + HOSTILE
-        keep = np.clip(rng.beta(0.6, 0.6, tokens) + 0.5 - row["ratio"], 0, 1)
+        keep = np.clip(rng.beta(0.6, 0.6, tokens) + 0.5 - row["measured_ratio"], 0, 1)
         keep[:4] = 1.0
         keep[place : place + len(needle)] = 1.0 if row["score"] else 0.1
         keep = np.ones(tokens) if row["method"] == "full" else keep

@@ -48,6 +48,7 @@ def rows(samples: int = 3, **values: Any) -> pa.Table:
             "method": method,
             "method_params": "{}",
             "checkpoint": "",
+            "budget": "50%",
             "ratio": 0.5,
             "benchmark": benchmark,
             "benchmark_build": "b" * 64,

@@ -55,8 +55,8 @@ def test_a_grid_becomes_a_parent_with_one_child_per_cell(root: Path, monkeypatch
     assert child.data.params["method"] == "snapkv(window=64)"
     assert child.data.metrics["score"] == pytest.approx(1 / 3)
     assert child.data.metrics["samples"] == 3
-    expected_tags = {"spec": "grid-test", "method": "snapkv(window=64)", "ratio": "0.5", "benchmark": "niah"}
-    assert (expected_tags | {"model": "tiny", "git_commit": "abc"}).items() <= child.data.tags.items()
+    expected_tags = {"spec": "grid-test", "method": "snapkv(window=64)", "budget": "50%", "benchmark": "niah"}
+    assert (expected_tags | {"ratio": "0.5", "model": "tiny", "git_commit": "abc"}).items() <= child.data.tags.items()
     assert child.data.tags["ray.submission_id"] == "nightly-1"
 
     assert parent.data.metrics["score/snapkv_window_64/r0.50"] == pytest.approx(1 / 3)
@@ -177,3 +177,12 @@ def test_long_settings_and_notes_are_cut_visibly(root: Path) -> None:
     assert len(run.data.params["distill.texts"]) == 6000
     assert "characters, sha256" in run.data.params["distill.texts"]
     assert "9000 characters" in run.data.tags[NOTE_TAG]
+
+
+def test_a_budget_that_is_no_share_names_the_run_and_has_no_ratio(root: Path) -> None:
+    experiment = spec(root)
+    sink(experiment).publish_grid(experiment, rows(budget="8 MiB", ratio=None))
+    child = next(run for run in all_runs(root) if run.data.tags.get(CELL_TAG) == "knorm/vt")
+    assert child.info.run_name == "knorm 8 MiB vt"
+    assert child.data.tags["budget"] == child.data.params["budget"] == "8 MiB"
+    assert "ratio" not in child.data.tags

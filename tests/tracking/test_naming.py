@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlflow.utils.validation import _validate_metric_name
 
-from indexmem.tracking.naming import MAX_LABEL, clip, labels, metric_name, ratio_label, value_text
+from indexmem.config.budget import Budget
+from indexmem.tracking.naming import MAX_LABEL, budget_label, clip, labels, metric_name, value_text
 
 
 @given(st.sets(st.text(max_size=300), max_size=6))
@@ -35,8 +36,15 @@ def test_metric_names_keep_their_groups() -> None:
 def test_ratio_labels_differ_where_six_digits_do(ratios: set[float]) -> None:
     one, other = ratios
     if f"{one:.6g}" != f"{other:.6g}":
-        assert ratio_label(one) != ratio_label(other)
-    assert ratio_label(0.5) == "r0.50"
+        assert budget_label(Budget.of_ratio(one)) != budget_label(Budget.of_ratio(other))
+    assert budget_label(Budget.of_ratio(0.5)) == "r0.50"
+
+
+def test_labels_of_other_budgets_are_accepted_too() -> None:
+    found = [budget_label(Budget.parse(text)) for text in ("512 tokens", "8 MiB", "1.5 GiB")]
+    assert found == ["512tokens", "8MiB", "1.5GiB"]
+    for label in found:
+        _validate_metric_name(f"score/snapkv/{label}")
 
 
 @given(st.text(max_size=400), st.text(max_size=400), st.integers(80, 200))

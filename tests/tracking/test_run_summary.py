@@ -7,19 +7,24 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from indexmem.config.budget import Budget
 from indexmem.results.schema import FAILED, OK, ROW_SCHEMA
 from indexmem.tracking.summary import overall, overall_metrics, score_note, summarise
 
 
-def cell_rows(method: str, ratio: float, benchmark: str, scores: list[float | None], **values: Any) -> list[dict]:
+def cell_rows(
+    method: str, budget: float | str, benchmark: str, scores: list[float | None], **values: Any
+) -> list[dict]:
     """One row per score; None is a failed sample."""
+    requested = Budget.parse(budget)
     return [
         {
-            "cell_id": f"{method}-{ratio}-{benchmark}",
+            "cell_id": f"{method}-{requested}-{benchmark}",
             "sample_id": f"{benchmark}/{index}",
             "repeat": 0,
             "method": method,
-            "ratio": ratio,
+            "budget": str(requested),
+            "ratio": requested.ratio,
             "benchmark": benchmark,
             "score": score,
             "status": FAILED if score is None else OK,
@@ -67,18 +72,22 @@ def test_overall_weighs_benchmarks_equally_and_leaves_out_partial_methods() -> N
             cell_rows("b", 0.5, "b2", [None]),
         )
     )
-    assert {key: score.mean for key, score in overall(cells).items()} == {("a", 0.5): 0.5}
+    assert {key: score.mean for key, score in overall(cells).items()} == {("a", Budget.of_ratio(0.5)): 0.5}
     assert overall_metrics(cells) == pytest.approx(
         {"cells": 4, "samples": 5, "failed": 1, "score/a/r0.50": 0.5}, rel=1e-12
     )
 
 
-def test_the_note_has_a_row_per_method_and_a_column_per_ratio() -> None:
+def test_the_note_has_a_row_per_method_and_a_column_per_budget() -> None:
     cells = summarise(
-        table(cell_rows("a", 0.5, "b", [1.0, 1.0]), cell_rows("a", 0.9, "b", [0.0]), cell_rows("full", 0.0, "b", [1.0]))
-    )
+        table(
+            cell_rows("a", "8 MiB", "b", [0.0]), cell_rows("a", "64 tokens", "b", [0.0]),
+            cell_rows("a", 0.5, "b", [1.0, 1.0]), cell_rows("full", 0.0, "b", [1.0]),
+        )
+    )  # fmt: skip
     lines = score_note("grid", cells).splitlines()
-    assert lines[3] == "| method | ratio 0 | ratio 0.5 | ratio 0.9 |"
+    assert lines[3] == "| method | 0% evicted | 50% evicted | 64 tokens kept | 8 MiB in all |"
     assert lines[5].startswith("| a |  | 1.000 ± ")
     assert lines[6].startswith("| full | 1.000 ± ")
+    assert {"score/a/r0.50", "score/a/64tokens", "score/a/8MiB"} <= overall_metrics(cells).keys()
     assert score_note("empty", []).startswith("## empty\n0 cells")

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
 
+from indexmem.config.budget import Budget
+
+BudgetSetting = Annotated[Budget, PlainValidator(Budget.parse), PlainSerializer(str)]
 Ratio = Annotated[float, Field(ge=0.0, lt=1.0, description="fraction of the KV cache that is evicted, in [0, 1)")]
 PositiveInt = Annotated[int, Field(gt=0)]
 
@@ -26,6 +29,11 @@ class ModelConfig(Section):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     trust_remote_code: bool = False
+
+    @property
+    def element_size(self) -> int:
+        """Bytes of a number in K and V."""
+        return 4 if self.dtype == "float32" else 2
 
 
 class IndexerConfig(Section):
@@ -150,10 +158,13 @@ class MethodConfig(Section):
 
 
 class GridConfig(Section):
-    """Which (method, ratio, benchmark) cells are evaluated, and on how many samples."""
+    """Which (method, budget, benchmark) cells are evaluated, and on how many samples."""
 
     methods: tuple[MethodConfig, ...] = ()
-    ratios: tuple[Ratio, ...] = (0.25, 0.5, 0.75, 0.9)
+    ratios: tuple[Ratio, ...] = Field((0.25, 0.5, 0.75, 0.9), description="evicted shares; [] for budgets alone")
+    budgets: tuple[BudgetSetting, ...] = Field(
+        (), description="more budgets: 0.5 (evicted), '512 tokens' (kept per head), '8 MiB' (all that a cell holds)"
+    )
     benchmarks: tuple[str, ...] = ("niah_single_1", "niah_single_2", "niah_multikey_1")
     length: PositiveInt = Field(4096, description="tokens of prompt plus generation allowance")
     samples: PositiveInt = 20
@@ -161,21 +172,47 @@ class GridConfig(Section):
     haystack: str = Field("essays-heldout", description="text for essay haystacks: a built-in text, a file or a folder")
     max_new_tokens: PositiveInt | None = Field(None, description="override the benchmark's own generation limit")
     actors: PositiveInt | None = Field(
-        None, description="evaluation actors; default: as many as the cluster has room for"
+        None, description="evaluation actors at most; default: as many as the cluster has room for at the time"
     )
     cpus_per_actor: PositiveInt = 1
     gpus_per_actor: Annotated[float, Field(ge=0)] = 0.0
-    batch_bytes: PositiveInt = Field(2 * 2**30, description="memory for one decode batch's KV cache, in bytes")
-    max_attempts: PositiveInt = Field(
-        3, description="tries for a sample whose worker died, before it becomes a failed row"
+    batch_bytes: PositiveInt | None = Field(
+        None,
+        description="memory for one decode batch's KV cache, in bytes; default: 2 GiB on CPUs, of a GPU what is free",
     )
+    prefill_chunk: PositiveInt | None = Field(
+        None,
+        description="tokens that pass a layer at once in prefills of long contexts; default: all",
+    )
+    samples_per_batch: PositiveInt | None = Field(
+        None, description="samples evaluated together by an actor; default: 1 on CPUs, 8 on GPUs"
+    )
+    max_attempts: PositiveInt = Field(
+        3, description="workers that may die on a unit of work, then on each of its samples, before rows fail"
+    )
+    drain_seconds: Annotated[float, Field(ge=0)] = Field(
+        30.0, description="at SIGTERM or Ctrl-C: how long to wait for what is being evaluated"
+    )
+
+    @property
+    def unit_samples(self) -> int:
+        """Samples in a unit of work."""
+        return self.samples_per_batch or (8 if self.gpus_per_actor else 1)
+
+    @property
+    def requested(self) -> tuple[Budget, ...]:
+        """All budgets, those of `ratios` first."""
+        return (*map(Budget.of_ratio, self.ratios), *self.budgets)
 
     @model_validator(mode="after")
     def _no_duplicates(self) -> GridConfig:
-        for field in ("ratios", "benchmarks"):
-            values = getattr(self, field)
+        for field in ("ratios", "budgets", "benchmarks"):
+            values = list(map(str, getattr(self, field)))
             if len(set(values)) != len(values):
-                raise ValueError(f"{field} lists a value twice: {list(values)}")
+                raise ValueError(f"{field} lists a value twice: [{', '.join(values)}]")
+        twice = [str(budget) for budget in self.budgets if budget.ratio in self.ratios]
+        if twice:
+            raise ValueError(f"ratios and budgets both list {', '.join(twice)}")
         labels = [m.label for m in self.methods]
         if len(set(labels)) != len(labels):
             raise ValueError(f"methods lists a method twice with the same parameters: {labels}")

@@ -60,8 +60,9 @@ class CellEvaluator:
         cells go on.
         """
         prompts = [self._prompt(task.sample) for task in tasks]
+        eviction, chunk = self.experiment.eviction, self.experiment.grid.prefill_chunk
         prepared = [
-            prepare(self.backbone, prompt.context_ids, task.cells, self.methods, self.experiment.eviction)
+            prepare(self.backbone, prompt.context_ids, task.cells, self.methods, eviction, chunk)
             for task, prompt in zip(tasks, prompts)
         ]
         ready = [
@@ -117,7 +118,7 @@ class CellEvaluator:
             "kept_min": min(lengths),
             "kept_mean": sum(lengths) / len(lengths),
             "kept_max": max(lengths),
-            "measured_ratio": 1 - cache.kv_bytes / full_kv_bytes,
+            "measured_ratio": 1 - (cache.kv_bytes - cache.window_bytes) / (full_kv_bytes - cache.window_bytes),
             "kv_bytes": cache.kv_bytes,
             "indexer_bytes": cache.indexer_bytes,
             "memory_bytes": cache.memory_bytes,

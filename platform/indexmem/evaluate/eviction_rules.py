@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from indexmem.config.schema import EvictionConfig, MethodConfig
+from collections.abc import Iterable
+
+from indexmem.config.budget import Budget
+from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.errors import UserError
+from indexmem.evaluate.budgets import BudgetError, Footprint
 from indexmem.eviction.methods.registry import DECODING, FULL, base_name
+from indexmem.models.geometry import Geometry
 
 DECODE_DETAILS = ("decode_every", "decode_window")
 SPARSE = ("indexer",)  # methods that can choose tokens before their K and V exist
@@ -20,6 +25,37 @@ def check_eviction(config: EvictionConfig, methods: tuple[MethodConfig, ...]) ->
         raise UserError(f"eviction settings have no effect on '{FULL}' alone. Add a method, or leave them out.")
     _check_decoding(config, evicting)
     _check_order(config, evicting)
+
+
+def check_model(config: EvictionConfig, geometry: Geometry) -> None:
+    """Raises UserError for settings that do not go with the model's layers."""
+    if config.when == "before_prefill" and geometry.window is not None:
+        raise UserError(
+            f"eviction.when=before_prefill needs full attention in every layer, and {geometry.sliding_layers} of this "
+            "model's layers have a sliding window. Use eviction.when=after_prefill."
+        )
+
+
+def check_budgets(config: EvictionConfig, grid: GridConfig) -> None:
+    """Raises UserError when there is no budget to evict by, or two ways to equal bytes at once."""
+    evicting = [method for method in grid.methods if method.name != FULL]
+    if evicting and not grid.requested:
+        raise UserError("grid.ratios and grid.budgets are empty. Example: grid.budgets='[0.5, 512 tokens, 8 MiB]'")
+    sizes = [str(budget) for budget in grid.requested if budget.kind == "bytes"]
+    if sizes and config.extra_tokens:
+        raise UserError(
+            f"eviction.extra_tokens={config.extra_tokens} would exceed the budget of {sizes[0]}, which makes methods "
+            "equal in bytes by itself. Leave eviction.extra_tokens out, or use ratios and tokens alone."
+        )
+
+
+def check_bytes_suffice(method: MethodConfig, footprint: Footprint, budgets: Iterable[Budget]) -> None:
+    """Raises UserError for a budget in bytes that does not hold the method's own state and one token."""
+    for budget in budgets:
+        try:
+            footprint.target(budget, tokens=1)
+        except BudgetError as error:
+            raise UserError(f"grid.budgets: for method '{method.label}', {error}.") from None
 
 
 def _check_decoding(config: EvictionConfig, methods: list[MethodConfig]) -> None:

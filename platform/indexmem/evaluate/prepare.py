@@ -11,7 +11,8 @@ from indexmem.config.schema import EvictionConfig
 from indexmem.engine.prefill import prefill
 from indexmem.engine.recompress import Compression
 from indexmem.engine.sparse_prefill import sparse_prefill
-from indexmem.evaluate.grid import Cell
+from indexmem.evaluate.budgets import Footprint, check_bytes, check_kept
+from indexmem.evaluate.cells import Cell
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.learned import IndexerScores
@@ -36,6 +37,30 @@ class Preparation:
     errors: dict[str, Exception] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Request:
+    """How much a cell may keep of one context, in tokens per KV head."""
+
+    footprint: Footprint
+    target: float  # what the budget grants, before rounding
+    tokens: float  # with tokens on top, without what a budget for decoding takes away
+
+    def check(self, row: RowCache, cell: Cell) -> None:
+        """Raises BudgetError unless the row keeps what was requested."""
+        check_kept(row, self.tokens)
+        if cell.budget.kind == "bytes":
+            check_bytes(row, self.footprint, self.tokens)
+
+
+def request(backbone: Backbone, tokens: int, cell: Cell, method: EvictionMethod, config: EvictionConfig) -> Request:
+    """What a cell asks of a context of so many tokens. Raises BudgetError for a budget that the method cannot give."""
+    footprint = Footprint.of(method, backbone.geometry, tokens, backbone.model.dtype.itemsize)
+    target = footprint.target(cell.budget, tokens)
+    compression = compression_of(cell, method, config)
+    most = tokens if compression is None else min(tokens, compression.budget)
+    return Request(footprint, target, min(most, target + method.extra_tokens))
+
+
 def compression_of(cell: Cell, method: EvictionMethod, config: EvictionConfig) -> Compression | None:
     """How the cell's cache is held down while decoding; the full cache always grows."""
     if config.decode_budget is None or cell.method.name == FULL:
@@ -49,13 +74,17 @@ def prepare(
     cells: Sequence[Cell],
     methods: Mapping[str, EvictionMethod],
     config: EvictionConfig,
+    chunk: int | None = None,
 ) -> Preparation:
-    """Compress a context for each cell. The full cache never evicts, so it is prefilled as ever in either order."""
+    """Compress a context for each cell. The full cache never evicts, so it is prefilled as ever in either order.
+
+    `chunk`: tokens that pass a layer at once in the shared prefill; None: all.
+    """
     early = [cell for cell in cells if config.when == "before_prefill" and cell.method.name != FULL]
     late = [cell for cell in cells if cell not in early]
     done = Preparation()
     if late:
-        _after_prefill(done, backbone, context_ids, late, methods, config)
+        _after_prefill(done, backbone, context_ids, late, methods, config, chunk)
     for cell in early:
         _before_prefill(done, backbone, context_ids, cell, methods[cell.method.label], config)
     return done
@@ -68,10 +97,11 @@ def _after_prefill(
     cells: Sequence[Cell],
     methods: Mapping[str, EvictionMethod],
     config: EvictionConfig,
+    chunk: int | None,
 ) -> None:
     labels = {cell.method.label for cell in cells}
     used = {label: method for label, method in methods.items() if label in labels}
-    filled = prefill(backbone, context_ids, used, config.sinks)
+    filled = prefill(backbone, context_ids, used, config.sinks, chunk)
     for cell in cells:
         label, method = cell.method.label, methods[cell.method.label]
         if label in filled.errors:
@@ -82,8 +112,10 @@ def _after_prefill(
         if compression is not None:  # the best B_max tokens of any ranking are all that may be kept
             rankings_HL = [ranking_HL[:, : compression.budget] for ranking_HL in rankings_HL]
         try:
-            cache = method.compress(filled.context, rankings_HL, len(context_ids) * (1 - cell.ratio))
-        except ValueError as error:  # the method cannot give this ratio of this context
+            wanted = request(backbone, len(context_ids), cell, method, config)
+            cache = method.compress(filled.context, rankings_HL, wanted.target)
+            wanted.check(cache, cell)
+        except ValueError as error:  # the method cannot give this budget of this context
             done.errors[cell.id] = error
         else:
             done.ready[cell.id] = Prepared(cache, filled.seconds, filled.score_seconds[label])
@@ -98,10 +130,12 @@ def _before_prefill(
     config: EvictionConfig,
 ) -> None:
     assert isinstance(method, IndexerScores), "plan() refuses methods that need K and V to choose"
-    target = len(context_ids) * (1 - cell.ratio)
-    count = min(method.kept(len(context_ids), target, 0, backbone.geometry.layers), config.decode_budget or 2**62)
+    tokens, layers = len(context_ids), backbone.geometry.layers
     try:
+        wanted = request(backbone, tokens, cell, method, config)
+        count = min(method.kept(tokens, wanted.target, 0, layers), config.decode_budget or tokens)
         filled = sparse_prefill(backbone, context_ids, method, count, config.sinks)
+        wanted.check(filled.cache, cell)
     except torch.OutOfMemoryError:
         raise  # not the method's fault: the caller has a smaller batch to try
     except (ValueError, RuntimeError) as error:

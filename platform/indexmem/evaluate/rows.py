@@ -9,7 +9,7 @@ from typing import Any
 
 from indexmem.benchmarks.base import Sample
 from indexmem.config.schema import Experiment
-from indexmem.evaluate.grid import Cell
+from indexmem.evaluate.cells import Cell
 from indexmem.results.schema import FAILED, SCHEMA_VERSION
 
 Row = dict[str, Any]
@@ -45,7 +45,8 @@ def base_row(
         "method": cell.method.label,
         "method_params": json.dumps(cell.method.params, sort_keys=True),
         "checkpoint": cell.checkpoint,
-        "ratio": cell.ratio,
+        "budget": str(cell.budget),
+        "ratio": cell.budget.ratio,
         "benchmark": cell.benchmark,
         "benchmark_build": cell.benchmark_build,
         "length": experiment.grid.length,

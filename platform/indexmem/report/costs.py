@@ -1,4 +1,4 @@
-"""What each (method, ratio) cost: tokens kept, cache bytes, seconds. Measured values only, averaged over samples."""
+"""What each (method, budget) cost: tokens kept, cache bytes, seconds. Measured values only, averaged over samples."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from indexmem.config.budget import Budget
 from indexmem.report.summary import FULL
 from indexmem.results.schema import OK
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Means over one (method, ratio)'s successful rows. Tokens are per head, bytes and seconds per sample."""
+    """Means over one (method, budget)'s successful rows. Tokens are per head, bytes and seconds per sample."""
 
     method: str
-    ratio: float
+    budget: Budget
     kept_min: int
     kept_mean: float
     kept_max: int
@@ -35,20 +36,20 @@ class Cost:
 
 
 def costs(rows: pa.Table) -> tuple[Cost, ...]:
-    """Costs in the order full cache, then ratio, then method."""
+    """Costs in the order full cache, then budget, then method."""
     answered = rows.filter(pc.equal(rows["status"], OK))
     decode = pc.divide(answered["decode_seconds"], pc.cast(answered["decode_batch"], pa.float64()))
     extra = pc.add(answered["indexer_bytes"], answered["memory_bytes"])
     table = answered.append_column("decode_each", decode).append_column("extra_bytes", extra)
     means = ["kept_mean", "measured_ratio", "kv_bytes", "extra_bytes", "full_kv_bytes"]
     means += ["prefill_seconds", "score_seconds", "decode_each"]
-    grouped = table.group_by(["method", "ratio"]).aggregate(
+    grouped = table.group_by(["method", "budget"]).aggregate(
         [("kept_min", "min"), ("kept_max", "max"), *((name, "mean") for name in means)]
     )
     found = [
         Cost(
             method=item["method"],
-            ratio=item["ratio"],
+            budget=Budget.parse(item["budget"]),
             kept_min=item["kept_min_min"],
             kept_mean=item["kept_mean_mean"],
             kept_max=item["kept_max_max"],
@@ -62,4 +63,4 @@ def costs(rows: pa.Table) -> tuple[Cost, ...]:
         )
         for item in grouped.to_pylist()
     ]
-    return tuple(sorted(found, key=lambda cost: (cost.method != FULL, cost.ratio, cost.method)))
+    return tuple(sorted(found, key=lambda cost: (cost.method != FULL, cost.budget, cost.method)))

@@ -1,4 +1,4 @@
-"""Plotly figures: score against eviction, score against bytes, and the distillation loss.
+"""Plotly figures: score against budget, score against bytes, and the distillation loss.
 
 Backgrounds are transparent and lines mid-toned, so that one figure serves a light and a dark page.
 """
@@ -6,40 +6,49 @@ Backgrounds are transparent and lines mid-toned, so that one figure serves a lig
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
+from indexmem.config.budget import Budget, Kind
 from indexmem.report.costs import Cost
 from indexmem.report.palette import FULL_COLOR, Style, styles
 from indexmem.report.summary import MEAN, Summary
-from indexmem.report.tables import ratio_label
 from indexmem.results.stats import Interval
 
 GRID = "rgba(128,128,128,0.22)"
+AXES: Mapping[Kind, str] = MappingProxyType(
+    {"ratio": "KV cache evicted", "tokens": "tokens kept per KV head", "bytes": "bytes of all that is kept"}
+)
+EVEN_GAP = 0.2  # between budgets that are not drawn to scale
 MAX_DIRECT_LABELS = 12
 LABEL_GAP = 5.0  # points of score between two labels at the right edge
 
 
-def score_curve(summary: Summary, benchmark: str = MEAN) -> go.Figure:
-    """Score against evicted share: a line with 95% whiskers per method, the full cache as a dashed line."""
+def score_curve(summary: Summary, benchmark: str = MEAN, kind: Kind = "ratio") -> go.Figure:
+    """Score against the budgets of one kind, smaller ones to the right.
+
+    A line with 95% whiskers per method, the full cache as a dashed line.
+    """
     title = f"Mean over {len(summary.benchmarks)} benchmarks" if benchmark == MEAN else benchmark
-    figure = _base(title, "KV cache evicted", "score, %")
-    shown = [m for m in summary.methods if any((m, r, benchmark) in summary.cells for r in summary.ratios)]
+    figure = _base(title, AXES[kind], "score, %")
+    places = _places(summary.by_kind.get(kind, ()))
+    shown = [m for m in summary.methods if any((m, budget, benchmark) in summary.cells for budget in places)]
     look = styles(summary.methods)
-    step = _dodge(summary.ratios, len(shown))
-    for place, method in enumerate(shown):
-        ratios = [r for r in summary.ratios if (method, r, benchmark) in summary.cells]
-        # Whiskers of many methods at one ratio would lie on top of each other.
-        shift = (place - (len(shown) - 1) / 2) * step
-        cells = [summary.cells[method, r, benchmark] for r in ratios]
-        hover = [f"{ratio_label(r)} evicted" for r in ratios]
-        figure.add_trace(_line(method, look[method], [r + shift for r in ratios], cells, hover))
+    step = _dodge(list(places.values()), len(shown))
+    for number, method in enumerate(shown):
+        budgets = [budget for budget in places if (method, budget, benchmark) in summary.cells]
+        # Whiskers of many methods at one budget would lie on top of each other.
+        shift = (number - (len(shown) - 1) / 2) * step
+        cells = [summary.cells[method, budget, benchmark] for budget in budgets]
+        hover = [budget.phrase for budget in budgets]
+        figure.add_trace(_line(method, look[method], [places[budget] + shift for budget in budgets], cells, hover))
     _mark_full(figure, summary.full(benchmark))
-    low, high = (min(summary.ratios), max(summary.ratios)) if summary.ratios else (0.0, 1.0)
-    labels = [ratio_label(r) for r in summary.ratios]
-    figure.update_xaxes(tickvals=list(summary.ratios), ticktext=labels, range=[low - 0.04, high + 0.04])
+    low, high = (min(places.values()), max(places.values())) if places else (0.0, 1.0)
+    labels = [str(budget) for budget in places]
+    figure.update_xaxes(tickvals=list(places.values()), ticktext=labels, range=[low - 0.04, high + 0.04])
     if benchmark == MEAN and len(shown) <= MAX_DIRECT_LABELS:
         _label_ends(figure, high + 0.03)
     return figure
@@ -50,11 +59,11 @@ def score_by_bytes(summary: Summary, costs: Sequence[Cost]) -> go.Figure:
     figure = _base("Score for memory", "measured cache bytes, % of the full cache", "mean score, %")
     look = styles(summary.methods)
     for method in summary.methods:
-        spent = {c.ratio: 100 * c.cache_share for c in costs if c.method == method}
-        ratios = sorted((r for r in spent if (method, r, MEAN) in summary.cells), key=spent.__getitem__)
-        cells = [summary.cells[method, r, MEAN] for r in ratios]
-        shares = [spent[r] for r in ratios]
-        hover = [f"{share:.1f}% of the bytes ({ratio_label(r)} evicted)" for share, r in zip(shares, ratios)]
+        spent = {c.budget: 100 * c.cache_share for c in costs if c.method == method}
+        budgets = sorted((b for b in spent if (method, b, MEAN) in summary.cells), key=spent.__getitem__)
+        cells = [summary.cells[method, budget, MEAN] for budget in budgets]
+        shares = [spent[budget] for budget in budgets]
+        hover = [f"{share:.1f}% of the bytes ({budget.phrase})" for share, budget in zip(shares, budgets)]
         figure.add_trace(_line(method, look[method], shares, cells, hover))
     _mark_full(figure, summary.full(MEAN))
     figure.update_xaxes(rangemode="tozero", ticksuffix="%")
@@ -166,9 +175,14 @@ def _mark_full(figure: go.Figure, full: Interval | None) -> None:
     figure.add_annotation(x=1, xref="paper", xanchor="right", y=100 * full.mean, yanchor="bottom", **note)
 
 
-def _dodge(ratios: Sequence[float], methods: int) -> float:
-    """Horizontal step between methods: small against the closest pair of ratios."""
-    gap = float(np.diff(sorted(ratios)).min()) if len(ratios) > 1 else 0.1
+def _places(budgets: Sequence[Budget]) -> dict[Budget, float]:
+    """Where budgets of one kind stand on the axis: shares to scale; tokens and bytes, which span magnitudes, evenly."""
+    return {b: number * EVEN_GAP if b.ratio is None else b.ratio for number, b in enumerate(budgets)}
+
+
+def _dodge(places: Sequence[float], methods: int) -> float:
+    """Horizontal step between methods: small against the closest pair of budgets."""
+    gap = float(np.diff(sorted(places)).min()) if len(places) > 1 else 0.1
     return min(0.006, 0.4 * gap / max(methods, 1))
 
 

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import plotly.graph_objects as go
@@ -21,16 +22,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from indexmem.config.budget import PHRASES, Kind
 from indexmem.config.schema import Experiment
 from indexmem.report.costs import costs
-from indexmem.report.figures import loss_curve, score_by_bytes, score_curve
+from indexmem.report.figures import AXES, loss_curve, score_by_bytes, score_curve
 from indexmem.report.palette import styles
 from indexmem.report.provenance import failures, provenance
 from indexmem.report.summary import FULL, MEAN, summarise
-from indexmem.report.tables import ratio_label
 from indexmem.report.verdict import verdict
 from indexmem.report.viewer import viewer_data
 
+COLUMNS: Mapping[Kind, str] = MappingProxyType(
+    {"ratio": "by evicted share", "tokens": "by tokens kept per head", "bytes": "by bytes in all"}
+)
 SCRIPTS = ("charts.js", "viewer.js")
 
 
@@ -69,9 +73,13 @@ def render(
     """The page as a string; see `write_report`."""
     summary = summarise(rows)
     spent = costs(rows)
-    curves = {"mean": score_curve(summary, MEAN)}
-    curves |= {f"benchmark-{i}": score_curve(summary, name) for i, name in enumerate(summary.benchmarks)}
-    curves["bytes"] = score_by_bytes(summary, spent)
+    kinds = tuple(summary.by_kind) or ("ratio",)
+    curves = {}
+    for kind in kinds:
+        curves[f"{kind}-mean"] = score_curve(summary, MEAN, kind)
+        for number, name in enumerate(summary.benchmarks):
+            curves[f"{kind}-benchmark-{number}"] = score_curve(summary, name, kind)
+    curves["costs"] = score_by_bytes(summary, spent)
     if history:
         curves["loss"] = loss_curve(history)
     scripts = [Markup(get_plotlyjs()), *(Markup(_asset(name)) for name in SCRIPTS)]
@@ -82,13 +90,16 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"ratio": ratio_label, "bytes": bytes_text, "seconds": seconds_text}
+    environment.filters |= {"bytes": bytes_text, "seconds": seconds_text}
     return environment.get_template("report.html.j2").render(
         experiment=experiment,
         summary=summary,
         verdict=verdict(summary),
         costs=spent,
         look=styles(summary.methods),
+        panels={kind: AXES[kind] for kind in kinds},
+        phrases=PHRASES,
+        columns=" or ".join(COLUMNS[kind] for kind in kinds),
         figures={name: _figure(figure) for name, figure in curves.items()},
         viewer=viewer_data(rows, retention, summary.methods),
         failures=failures(rows),

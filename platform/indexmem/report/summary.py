@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from indexmem.config.budget import KINDS, NOTHING_EVICTED, Budget, Kind
 from indexmem.errors import UserError
 from indexmem.results.schema import OK
 from indexmem.results.stats import Difference, Floats, Interval, holm, mean_ci, mean_over, paired_difference
@@ -23,6 +24,8 @@ FULL = "full"
 MEAN = "mean"
 ALPHA = 0.05
 
+Column = tuple[str, Budget]  # a method at a budget
+Key = tuple[str, Budget, str]  # on a benchmark, or MEAN
 Standing = Literal["winner", "leading", "behind", "alone"]
 
 
@@ -57,24 +60,30 @@ class Contest:
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything the report says about scores. `cells` and `scores` are keyed (method, ratio, benchmark)."""
+    """Everything the report says about scores."""
 
     methods: tuple[str, ...]  # compared methods, best first; never FULL
-    ratios: tuple[float, ...]  # without the full cache's 0.0
+    budgets: tuple[Budget, ...]  # in display order, without the full cache's
     benchmarks: tuple[str, ...]  # with at least one scored sample
-    scores: Mapping[tuple[str, float, str], Scores]
-    cells: Mapping[tuple[str, float, str], Interval]  # benchmark may be MEAN
-    contests: Mapping[tuple[float, str], Contest]  # keyed (ratio, benchmark or MEAN)
+    scores: Mapping[Key, Scores]
+    cells: Mapping[Key, Interval]  # benchmark may be MEAN
+    contests: Mapping[tuple[Budget, str], Contest]  # benchmark may be MEAN
     failed: int
     total: int
 
+    @property
+    def by_kind(self) -> dict[Kind, tuple[Budget, ...]]:
+        """The budgets of each kind that there are any of: different kinds share no axis."""
+        found = {kind: tuple(budget for budget in self.budgets if budget.kind == kind) for kind in KINDS}
+        return {kind: budgets for kind, budgets in found.items() if budgets}
+
     def full(self, benchmark: str) -> Interval | None:
         """The full cache's score, if it was evaluated."""
-        return self.cells.get((FULL, 0.0, benchmark))
+        return self.cells.get((FULL, NOTHING_EVICTED, benchmark))
 
-    def against_full(self, method: str, ratio: float) -> Difference | None:
+    def against_full(self, method: str, budget: Budget) -> Difference | None:
         """Mean over benchmarks of (method - full cache), on the samples that both answered."""
-        return _compare(self.scores, (method, ratio), (FULL, 0.0), self.benchmarks)
+        return _compare(self.scores, (method, budget), (FULL, NOTHING_EVICTED), self.benchmarks)
 
 
 def summarise(rows: pa.Table) -> Summary:
@@ -83,72 +92,72 @@ def summarise(rows: pa.Table) -> Summary:
     scores = _scores(rows)
     named = rows.filter(pc.not_equal(rows["method"], FULL))
     benchmarks = tuple(sorted({benchmark for _, _, benchmark in scores}))
-    ratios = tuple(sorted(set(named["ratio"].to_pylist())))
+    budgets = tuple(sorted(map(Budget.parse, pc.unique(named["budget"]).to_pylist())))
     names = set(named["method"].to_pylist())
 
     cells = {key: mean_ci(cell.values) for key, cell in scores.items()}
-    for method, ratio in {(method, ratio) for method, ratio, _ in scores}:
-        parts = [cells[key] for b in benchmarks if (key := (method, ratio, b)) in cells]
+    for method, budget in {(method, budget) for method, budget, _ in scores}:
+        parts = [cells[key] for b in benchmarks if (key := (method, budget, b)) in cells]
         if len(parts) == len(benchmarks):
-            cells[method, ratio, MEAN] = mean_over(parts)
+            cells[method, budget, MEAN] = mean_over(parts)
 
     methods = tuple(sorted(names, key=lambda method: (-_rank(cells, method), method)))
     contests = {}
-    for ratio, benchmark in product(ratios, (*benchmarks, MEAN)):
-        entrants = [m for m in methods if (m, ratio, benchmark) in cells]
+    for budget, benchmark in product(budgets, (*benchmarks, MEAN)):
+        entrants = [m for m in methods if (m, budget, benchmark) in cells]
         if entrants:
-            best = max(entrants, key=lambda m: cells[m, ratio, benchmark].mean)
+            best = max(entrants, key=lambda m: cells[m, budget, benchmark].mean)
             strata = benchmarks if benchmark == MEAN else (benchmark,)
-            contests[ratio, benchmark] = _contest(scores, best, entrants, ratio, strata)
+            contests[budget, benchmark] = _contest(scores, best, entrants, budget, strata)
     failed = rows.num_rows - rows.filter(pc.equal(rows["status"], OK)).num_rows
-    return Summary(methods, ratios, benchmarks, scores, cells, contests, failed, rows.num_rows)
+    return Summary(methods, budgets, benchmarks, scores, cells, contests, failed, rows.num_rows)
 
 
 def _refuse_mixed_cells(rows: pa.Table) -> None:
-    """Two cell ids under one (method, ratio, benchmark) are two experiments: their samples must not be pooled."""
+    """Two cell ids under one (method, budget, benchmark) are two experiments: their samples must not be pooled."""
     if rows.num_rows == 0:
         raise UserError("There are no result rows to report. Evaluate first: python jobs/eval_grid.py <spec>.")
-    ids = rows.group_by(["method", "ratio", "benchmark"]).aggregate([("cell_id", "count_distinct")])
+    ids = rows.group_by(["method", "budget", "benchmark"]).aggregate([("cell_id", "count_distinct")])
     mixed = ids.filter(pc.greater(ids["cell_id_count_distinct"], 1)).to_pylist()
     if mixed:
         first = mixed[0]
         raise UserError(
-            f"Rows of different experiments are mixed: '{first['method']}' at ratio {first['ratio']:g} on "
+            f"Rows of different experiments are mixed: '{first['method']}' at {first['budget']} on "
             f"'{first['benchmark']}' has {first['cell_id_count_distinct']} cell ids (another model, checkpoint, length "
             "or seed). Pass the rows of one spec."
         )
 
 
-def _scores(rows: pa.Table) -> dict[tuple[str, float, str], Scores]:
-    answered = rows.filter(pc.equal(rows["status"], OK)).select(["method", "ratio", "benchmark", "sample_id", "score"])
-    per_sample = answered.group_by(["method", "ratio", "benchmark", "sample_id"]).aggregate([("score", "mean")])
+def _scores(rows: pa.Table) -> dict[Key, Scores]:
+    answered = rows.filter(pc.equal(rows["status"], OK)).select(["method", "budget", "benchmark", "sample_id", "score"])
+    per_sample = answered.group_by(["method", "budget", "benchmark", "sample_id"]).aggregate([("score", "mean")])
     _, ids = np.unique(per_sample["sample_id"].to_numpy(), return_inverse=True)
     numbered = per_sample.set_column(3, "sample_id", pa.array(ids.astype(np.int64)))
-    grouped = numbered.group_by(["method", "ratio", "benchmark"]).aggregate(
+    grouped = numbered.group_by(["method", "budget", "benchmark"]).aggregate(
         [("sample_id", "list"), ("score_mean", "list")]
     )
     scores = {}
     for cell in grouped.to_pylist():
         samples, values = np.array(cell["sample_id_list"]), np.array(cell["score_mean_list"])
         order = np.argsort(samples)
-        scores[cell["method"], cell["ratio"], cell["benchmark"]] = Scores(samples[order], values[order])
+        scores[cell["method"], Budget.parse(cell["budget"]), cell["benchmark"]] = Scores(samples[order], values[order])
     return scores
 
 
-def _rank(cells: Mapping[tuple[str, float, str], Interval], method: str) -> float:
-    """Mean score over the method's complete ratios, for the order of rows; -1 without any."""
+def _rank(cells: Mapping[Key, Interval], method: str) -> float:
+    """Mean score over the method's complete budgets, for the order of rows; -1 without any."""
     means = [cell.mean for (name, _, benchmark), cell in cells.items() if name == method and benchmark == MEAN]
     return float(np.mean(means)) if means else -1.0
 
 
 def _contest(
-    scores: Mapping[tuple[str, float, str], Scores],
+    scores: Mapping[Key, Scores],
     best: str,
     entrants: Sequence[str],
-    ratio: float,
+    budget: Budget,
     benchmarks: Sequence[str],
 ) -> Contest:
-    compared = ((m, _compare(scores, (best, ratio), (m, ratio), benchmarks)) for m in entrants if m != best)
+    compared = ((m, _compare(scores, (best, budget), (m, budget), benchmarks)) for m in entrants if m != best)
     lead = {method: difference for method, difference in compared if difference is not None}
     adjusted = holm([difference.p_value for difference in lead.values()])
     return Contest(
@@ -158,9 +167,9 @@ def _contest(
 
 
 def _compare(
-    scores: Mapping[tuple[str, float, str], Scores],
-    a: tuple[str, float],
-    b: tuple[str, float],
+    scores: Mapping[Key, Scores],
+    a: Column,
+    b: Column,
     benchmarks: Sequence[str],
 ) -> Difference | None:
     """Paired difference a - b with benchmarks as strata; None unless every benchmark has a common sample."""

@@ -1,4 +1,4 @@
-"""The summary in plain words: who wins at which ratio, by how much, and how sure that is."""
+"""The summary in plain words: who wins at which budget, by how much, and how sure that is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from indexmem.config.budget import Budget
 from indexmem.report.summary import ALPHA, MEAN, Contest, Summary
-from indexmem.report.tables import ratio_label, sample_counts
+from indexmem.report.tables import sample_counts
 from indexmem.results.stats import Difference
 
 NAMED_AT_MOST = 4
@@ -15,9 +16,9 @@ NAMED_AT_MOST = 4
 
 @dataclass(frozen=True)
 class Finding:
-    """What one ratio's column says: `title` is the outcome, `text` the numbers behind it."""
+    """What one budget's column says: `title` is the outcome, `text` the numbers behind it."""
 
-    ratio: float
+    budget: Budget
     decided: bool
     title: str
     text: str
@@ -32,7 +33,7 @@ class Verdict:
 
 def verdict(summary: Summary) -> Verdict:
     """The verdict over the mean of all benchmarks."""
-    findings = tuple(_finding(summary, ratio) for ratio in summary.ratios if (ratio, MEAN) in summary.contests)
+    findings = tuple(_finding(summary, budget) for budget in summary.budgets if (budget, MEAN) in summary.contests)
     return Verdict(_headline(summary), findings, _basis(summary))
 
 
@@ -44,39 +45,46 @@ def listing(items: Sequence[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
+def places(budgets: Sequence[Budget]) -> str:
+    """'50% and 75% eviction', '512 tokens and 8 MiB'."""
+    shares = [str(budget) for budget in budgets if budget.kind == "ratio"]
+    others = [str(budget) for budget in budgets if budget.kind != "ratio"]
+    return " and at ".join(listing(texts) + after for texts, after in ((shares, " eviction"), (others, "")) if texts)
+
+
 def p_text(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 
 def _headline(summary: Summary) -> str:
-    wins: dict[str, list[str]] = {}
+    wins: dict[str, list[Budget]] = {}
     undecided = []
-    for ratio in summary.ratios:
-        contest = summary.contests.get((ratio, MEAN))
+    for budget in summary.budgets:
+        contest = summary.contests.get((budget, MEAN))
         if contest is None or not contest.lead:
             continue
         if len(contest.leading) == 1:
-            wins.setdefault(contest.best, []).append(ratio_label(ratio))
+            wins.setdefault(contest.best, []).append(budget)
         else:
-            undecided.append(ratio_label(ratio))
+            undecided.append(budget)
     if not wins and not undecided:
-        return "Nothing to compare: no ratio has two methods with scores on every benchmark."
-    sentences = [f"{method} is the best method at {listing(ratios)} eviction." for method, ratios in wins.items()]
+        return "Nothing to compare: no budget has two methods with scores on every benchmark."
+    sentences = [f"{method} is the best method at {places(budgets)}." for method, budgets in wins.items()]
     if undecided:
-        sentences.append(f"At {listing(undecided)}, no method is ahead by more than noise.")
+        sentences.append(f"At {places(undecided)}, no method is ahead by more than noise.")
     return " ".join(sentences)
 
 
-def _finding(summary: Summary, ratio: float) -> Finding:
-    contest = summary.contests[ratio, MEAN]
+def _finding(summary: Summary, budget: Budget) -> Finding:
+    contest = summary.contests[budget, MEAN]
     decided = bool(contest.lead) and len(contest.leading) == 1
-    body = _winner_text(contest) if decided else _tie_text(summary, contest, ratio)
-    against_full = _against_full(contest.best, summary.against_full(contest.best, ratio))
-    return Finding(ratio, decided, _title(summary, contest, ratio), f"{body} {against_full}".strip())
+    body = _winner_text(contest) if decided else _tie_text(summary, contest, budget)
+    against_full = _against_full(contest.best, summary.against_full(contest.best, budget))
+    return Finding(budget, decided, _title(summary, contest, budget), f"{body} {against_full}".strip())
 
 
-def _title(summary: Summary, contest: Contest, ratio: float) -> str:
-    score = f"{100 * summary.cells[contest.best, ratio, MEAN].mean:.1f}%"
+def _title(summary: Summary, contest: Contest, budget: Budget) -> str:
+    score = f"{100 * summary.cells[contest.best, budget, MEAN].mean:.1f}%"
     if not contest.lead:
         return f"{contest.best} scores {score}, with no rival"
     if len(contest.leading) == 1:
@@ -89,10 +97,10 @@ def _winner_text(contest: Contest) -> str:
     return f"{_points(lead)} above the next best, {rival} ({_limits(lead)}, adjusted {p_text(lead.p_value)})."
 
 
-def _tie_text(summary: Summary, contest: Contest, ratio: float) -> str:
+def _tie_text(summary: Summary, contest: Contest, budget: Budget) -> str:
     if not contest.lead:
         return ""
-    tied = [f"{m} ({100 * summary.cells[m, ratio, MEAN].mean:.1f}%)" for m in contest.leading[1:]]
+    tied = [f"{m} ({100 * summary.cells[m, budget, MEAN].mean:.1f}%)" for m in contest.leading[1:]]
     behind = len(contest.lead) - len(tied)
     rest = (
         f" {_count(behind, 'other method')} {'is' if behind == 1 else 'are'} worse by more than noise."

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from indexmem.config.budget import Budget
 from indexmem.report.summary import FULL
 from indexmem.results.schema import KEY
 
@@ -32,8 +33,8 @@ def viewer_data(rows: pa.Table, retention: pa.Table, methods: Sequence[str]) -> 
         samples.append(_sample(rows, retention, sample_id, cells))
     order = {name: place for place, name in enumerate((FULL, *methods))}
     for sample in samples:
-        sample["answers"].sort(key=lambda answer: (order.get(answer["method"], len(order)), answer["ratio"]))
-        sample["cells"].sort(key=lambda cell: (order.get(cell["method"], len(order)), cell["ratio"]))
+        for entries in (sample["answers"], sample["cells"]):
+            entries.sort(key=lambda entry: (order.get(entry["method"], len(order)), Budget.parse(entry["budget"])))
     return {"samples": samples, "omitted": len(places) - len(samples)}
 
 
@@ -51,11 +52,11 @@ def find_tokens(tokens: Sequence[str], texts: Sequence[str]) -> list[int]:
     return sorted(found)
 
 
-def _places(rows: pa.Table, retention: pa.Table) -> dict[str, dict[tuple[str, float], int]]:
-    """sample id -> (method, ratio) -> row number in `retention`, first repeat only; FULL keeps everything anyway."""
-    asked = rows.select(["cell_id", "sample_id", "method", "ratio"]).to_pylist()
-    names = {(row["cell_id"], row["sample_id"]): (row["method"], row["ratio"]) for row in asked}
-    places: dict[str, dict[tuple[str, float], int]] = {}
+def _places(rows: pa.Table, retention: pa.Table) -> dict[str, dict[tuple[str, str], int]]:
+    """sample id -> (method, budget) -> row number in `retention`, first repeat only; FULL keeps everything anyway."""
+    asked = rows.select(["cell_id", "sample_id", "method", "budget"]).to_pylist()
+    names = {(row["cell_id"], row["sample_id"]): (row["method"], row["budget"]) for row in asked}
+    places: dict[str, dict[tuple[str, str], int]] = {}
     for number, key in enumerate(retention.select(list(KEY)).to_pylist()):
         cell = names.get((key["cell_id"], key["sample_id"]))
         if cell is not None and cell[0] != FULL:
@@ -63,13 +64,13 @@ def _places(rows: pa.Table, retention: pa.Table) -> dict[str, dict[tuple[str, fl
     return dict(sorted(places.items()))
 
 
-def _sample(rows: pa.Table, retention: pa.Table, sample_id: str, cells: dict[tuple[str, float], int]) -> dict[str, Any]:
+def _sample(rows: pa.Table, retention: pa.Table, sample_id: str, cells: dict[tuple[str, str], int]) -> dict[str, Any]:
     numbers = list(cells.values())
     tokens: list[str] = retention["tokens"][numbers[0]].as_py()
     shares = {cell: retention["retention"][number].values.to_numpy() for cell, number in cells.items()}
     assert all(len(share) == len(tokens) for share in shares.values()), f"{sample_id}: one context, several lengths"
     asked = rows.filter(pc.equal(rows["sample_id"], sample_id)).sort_by("repeat").to_pylist()
-    answers = {(row["method"], row["ratio"]): row for row in reversed(asked)}  # the first repeat stays
+    answers = {(row["method"], row["budget"]): row for row in reversed(asked)}  # the first repeat stays
     references = asked[0]["references"] or []
     return {
         "id": sample_id,
@@ -77,7 +78,7 @@ def _sample(rows: pa.Table, retention: pa.Table, sample_id: str, cells: dict[tup
         "references": references,
         "tokens": tokens,
         "marked": find_tokens(tokens, references),
-        "cells": [{"method": m, "ratio": r, "kept": _packed(share)} for (m, r), share in shares.items()],
+        "cells": [{"method": m, "budget": b, "kept": _packed(share)} for (m, b), share in shares.items()],
         "answers": [_answer(row) for row in answers.values()],
     }
 
@@ -92,4 +93,4 @@ def _answer(row: dict[str, Any]) -> dict[str, Any]:
     text = row["prediction"] or ""
     shown = text if len(text) <= MAX_ANSWER else f"{text[:MAX_ANSWER]}…"
     error = "" if row["score"] is not None else f"failed: {row['error_class']}"
-    return {"method": row["method"], "ratio": row["ratio"], "text": shown, "score": row["score"], "error": error}
+    return {"method": row["method"], "budget": row["budget"], "text": shown, "score": row["score"], "error": error}

@@ -1,14 +1,18 @@
 """The results record: one row is one sample in one cell. Versioned; written as parquet, read by report and tracking.
 
-A cell is (model, method, ratio, benchmark, decoding); its `cell_id` is a hash of everything that can change the
+A cell is (model, method, budget, benchmark, decoding); its `cell_id` is a hash of everything that can change the
 answer, so equal ids mean comparable rows. Lengths are tokens, sizes bytes, times seconds.
 """
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+from indexmem.config.budget import Budget
+
+SCHEMA_VERSION = 2  # 2: budget
 
 OK, FAILED = "ok", "failed"
 
@@ -25,7 +29,8 @@ ROW_SCHEMA = pa.schema(
         ("method", pa.string()),  # label: name and non-default parameters
         ("method_params", pa.string()),  # JSON
         ("checkpoint", pa.string()),  # content hash of a learned method's weights, "" for training-free methods
-        ("ratio", pa.float64()),  # requested fraction evicted; 0.0 for the full cache
+        ("budget", pa.string()),  # requested: "75%" evicted, "512 tokens", "8 MiB"; "0%" for the full cache
+        ("ratio", pa.float64()),  # the same as a number; null for budgets in tokens or bytes
         ("benchmark", pa.string()),
         ("benchmark_build", pa.string()),  # content hash of the generated samples' recipe
         ("length", pa.int32()),  # requested prompt length
@@ -43,8 +48,8 @@ ROW_SCHEMA = pa.schema(
         ("kept_min", pa.int32()),  # kept tokens per head, over layers and heads
         ("kept_mean", pa.float64()),
         ("kept_max", pa.int32()),
-        ("measured_ratio", pa.float64()),  # 1 - kv_bytes / full_kv_bytes
-        ("kv_bytes", pa.int64()),  # context K and V that the cell keeps
+        ("measured_ratio", pa.float64()),  # 1 - kv_bytes / full_kv_bytes, both without sliding-window layers
+        ("kv_bytes", pa.int64()),  # context K and V that the cell keeps, all layers
         ("indexer_bytes", pa.int64()),  # indexer keys that decoding would need
         ("memory_bytes", pa.int64()),  # latent memory state
         ("full_kv_bytes", pa.int64()),
@@ -62,6 +67,18 @@ ROW_SCHEMA = pa.schema(
 )
 
 KEY = ("cell_id", "sample_id", "repeat")
+
+DERIVED = MappingProxyType({"budget": "ratio"})  # columns that rows of version 1 lack -> what tells them
+
+
+def upgraded(rows: pa.Table) -> pa.Table:
+    """`rows` with the column `budget`, where they are of version 1 and have the column `ratio`."""
+    if "budget" in rows.column_names or "ratio" not in rows.column_names:
+        return rows
+    ratios = rows["ratio"].to_pylist()
+    texts = {ratio: None if ratio is None else str(Budget.of_ratio(ratio)) for ratio in set(ratios)}
+    return rows.append_column("budget", pa.array([texts[ratio] for ratio in ratios], pa.string()))
+
 
 # For the kept-token viewer: what share of (layer, head) pairs kept each context token, for a few example samples.
 RETENTION_SCHEMA = pa.schema(

@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from indexmem.results.schema import FAILED, KEY, OK
+from indexmem.results.schema import FAILED, KEY, OK, upgraded
 
 RANKING = ("status", "created_at")  # decides between rows of one key, in tables that have these columns
 OLDEST = -(2**63)  # microseconds; rows without a time lose against any that has one
@@ -26,13 +27,26 @@ def validated(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays([_column([row[field.name] for row in rows], field) for field in schema], schema=schema)
 
 
+def to_parquet(rows: pa.Table) -> pa.Buffer:
+    """The file of a part. Text columns are dictionary-encoded: most say the same in every row."""
+    buffer = pa.BufferOutputStream()
+    pq.write_table(rows, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def encoded(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bytes:
+    """Validated rows as the file of a part, ready for `RowStore.append_encoded` in another process."""
+    return to_parquet(validated(rows, schema)).to_pybytes()
+
+
 def conform(found: pa.Table, fields: pa.Schema) -> pa.Table:
-    """`found` with exactly `fields`: cast where a type differs, null where a column is missing.
+    """`found` with exactly `fields`: cast where a type differs, derived or null where a column is missing.
 
     Raises pyarrow.ArrowInvalid when a cast would change a value.
     """
     if found.schema.equals(fields):
         return found
+    found = upgraded(found)
     present = set(found.column_names)
     columns = [
         found[field.name].cast(field.type) if field.name in present else pa.nulls(found.num_rows, field.type)

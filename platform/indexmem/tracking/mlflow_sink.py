@@ -163,13 +163,14 @@ def _publish_grid(
 
 
 def _publish_cell(runs: Runs, experiment: Experiment, cell: CellSummary, parent_id: str, run: Run | None) -> None:
-    grouping = {name: str(cell.identity[name]) for name in ("method", "ratio", "benchmark", "model")}
+    names = ("method", "budget", "ratio", "benchmark", "model")  # no ratio where none was requested
+    grouping = {name: str(cell.identity[name]) for name in names if cell.identity[name] is not None}
     tags = _common_tags(experiment) | grouping | {"git_commit": cell.git_commit}
     params = flatten(_published_spec(experiment)) | cell.identity
     fingerprint = content_hash([cell.metrics, params, cell.git_commit])
     if run is not None and run.info.status == FINISHED and run.data.tags.get(FINGERPRINT_TAG) == fingerprint:
         return
-    name = f"{cell.identity['method']} {cell.identity['ratio']:g} {cell.identity['benchmark']}"
+    name = f"{cell.identity['method']} {cell.budget} {cell.identity['benchmark']}"
     run = run or runs.create(name, {PARENT_TAG: parent_id, CELL_TAG: cell.cell_id})
     runs.log(run, cell.metrics, params, tags | {FINGERPRINT_TAG: fingerprint})
     runs.client.set_terminated(run.info.run_id, FINISHED)

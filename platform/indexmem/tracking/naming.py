@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from indexmem.config.budget import Budget
+
 MAX_PARAM = 6000  # characters of a param value
 MAX_TAG = 8000  # characters of a tag value
 MAX_LABEL = 120  # characters of a label within a metric name, which MLflow limits to 250 as a whole
@@ -29,9 +31,11 @@ def metric_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_./: -]+", "_", text)
 
 
-def ratio_label(ratio: float) -> str:
-    """0.5 -> 'r0.50'; more digits only where two would hide a difference."""
-    return f"r{ratio:.2f}" if round(ratio, 2) == ratio else f"r{ratio:g}"
+def budget_label(budget: Budget) -> str:
+    """Half evicted -> 'r0.50', more digits only where two would hide a difference; '512tokens', '8MiB'."""
+    if budget.ratio is None:
+        return str(budget).replace(" ", "")
+    return f"r{budget.ratio:.2f}" if round(budget.ratio, 2) == budget.ratio else f"r{budget.ratio:g}"
 
 
 def value_text(value: Any) -> str:

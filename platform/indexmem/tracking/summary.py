@@ -1,4 +1,4 @@
-"""What a team wants to see of a grid: a summary of each cell, means per method and ratio, a Markdown note."""
+"""What a team wants to see of a grid: a summary of each cell, means per method and budget, a Markdown note."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from indexmem.config.budget import Budget
 from indexmem.results.schema import OK
 from indexmem.results.stats import Interval, mean_ci, mean_over
-from indexmem.tracking.naming import labels, ratio_label
+from indexmem.tracking.naming import budget_label, labels
 
 IDENTITY = (
     "model",
@@ -22,6 +23,7 @@ IDENTITY = (
     "method",
     "method_params",
     "checkpoint",
+    "budget",
     "ratio",
     "benchmark",
     "benchmark_build",
@@ -53,6 +55,10 @@ class CellSummary:
     measures: dict[str, float] = field(default_factory=dict)
 
     @property
+    def budget(self) -> Budget:
+        return Budget.parse(self.identity["budget"])
+
+    @property
     def metrics(self) -> dict[str, float]:
         counts = {"samples": float(self.samples), "failed": float(self.failed)}
         if self.score is None:
@@ -67,16 +73,16 @@ def summarise(rows: pa.Table) -> list[CellSummary]:
     return [_summarise_cell(cell, rows.filter(pc.equal(rows["cell_id"], cell))) for cell in cells]
 
 
-def overall(cells: Sequence[CellSummary]) -> dict[tuple[str, float], Interval]:
-    """(method, ratio) -> mean score over benchmarks, each benchmark weighing the same.
+def overall(cells: Sequence[CellSummary]) -> dict[tuple[str, Budget], Interval]:
+    """(method, budget) -> mean score over benchmarks, each benchmark weighing the same.
 
     Methods that lack a score on some benchmark are left out: their mean would be over other questions.
     """
     benchmarks = {cell.identity["benchmark"] for cell in cells}
-    scored: dict[tuple[str, float], dict[str, list[Interval]]] = defaultdict(lambda: defaultdict(list))
+    scored: dict[tuple[str, Budget], dict[str, list[Interval]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
         if cell.score is not None:
-            scored[cell.identity["method"], cell.identity["ratio"]][cell.identity["benchmark"]].append(cell.score)
+            scored[cell.identity["method"], cell.budget][cell.identity["benchmark"]].append(cell.score)
     return {
         key: mean_over([mean_over(same) for same in by_benchmark.values()])
         for key, by_benchmark in sorted(scored.items())
@@ -85,27 +91,27 @@ def overall(cells: Sequence[CellSummary]) -> dict[tuple[str, float], Interval]:
 
 
 def overall_metrics(cells: Sequence[CellSummary]) -> dict[str, float]:
-    """Metrics of the whole grid: totals, and score/<method>/r<ratio>."""
+    """Metrics of the whole grid: totals, and score/<method>/<budget>: r0.50, 512tokens or 8MiB."""
     named = labels(cell.identity["method"] for cell in cells)
-    means = {f"score/{named[method]}/{ratio_label(ratio)}": s.mean for (method, ratio), s in overall(cells).items()}
+    means = {f"score/{named[method]}/{budget_label(budget)}": s.mean for (method, budget), s in overall(cells).items()}
     totals = {"cells": len(cells), "samples": sum(c.samples for c in cells), "failed": sum(c.failed for c in cells)}
     return {name: float(value) for name, value in totals.items()} | means
 
 
 def score_note(title: str, cells: Sequence[CellSummary]) -> str:
-    """Markdown: methods down, ratios across, mean score over benchmarks with the half-width of its 95% interval."""
+    """Markdown: methods down, budgets across, mean score over benchmarks with the half-width of its 95% interval."""
     means = overall(cells)
-    ratios = sorted({ratio for _, ratio in means})
+    budgets = sorted({budget for _, budget in means})
     lines = [
         f"## {title}",
         f"{len(cells)} cells, {sum(c.samples for c in cells)} samples, {sum(c.failed for c in cells)} failed. "
         f"Mean score over {len({c.identity['benchmark'] for c in cells})} benchmarks, ± half of the 95% interval:",
         "",
-        "| method | " + " | ".join(f"ratio {ratio:g}" for ratio in ratios) + " |",
-        "| --- |" + " --- |" * len(ratios),
+        "| method | " + " | ".join(budget.phrase for budget in budgets) + " |",
+        "| --- |" + " --- |" * len(budgets),
     ]
     for method in dict.fromkeys(method for method, _ in means):
-        scores = [means.get((method, ratio)) for ratio in ratios]
+        scores = [means.get((method, budget)) for budget in budgets]
         texts = [f"{s.mean:.3f} ± {s.half_width:.3f}" if s else "" for s in scores]
         lines.append(f"| {method.replace('|', '/')} | " + " | ".join(texts) + " |")
     return "\n".join(lines)

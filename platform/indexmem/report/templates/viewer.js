@@ -3,21 +3,20 @@
   "use strict";
   const { samples } = JSON.parse(document.getElementById("viewer-data").textContent);
   if (!samples.length) return;
+  const FULL = "full";
   const $ = (id) => document.getElementById(id);
-  const picks = { sample: $("pick-sample"), method: $("pick-method"), ratio: $("pick-ratio") };
-  const percent = (ratio) => `${Number((100 * ratio).toPrecision(4))}%`;
+  const picks = { sample: $("pick-sample"), method: $("pick-method"), budget: $("pick-budget") };
   const make = (tag, text, name) => Object.assign(document.createElement(tag), { textContent: text }, name && { className: name });
   let shares = new Uint8Array(); // percent per token of the chosen cell
   let here = -1;
 
-  const fill = (select, values, label = String) => {
+  const fill = (select, values) => {
     const before = select.value;
-    select.replaceChildren(...values.map((value) => new Option(label(value), value)));
-    if (values.map(String).includes(before)) select.value = before;
+    select.replaceChildren(...values.map((value) => new Option(value, value)));
+    if (values.includes(before)) select.value = before;
   };
   const unique = (values) => [...new Set(values)];
   const sample = () => samples[picks.sample.selectedIndex];
-  const ratio = () => Number(picks.ratio.value);
 
   const showSample = () => {
     const { tokens, marked, question, references, cells } = sample();
@@ -31,13 +30,12 @@
   };
 
   const showMethod = () => {
-    const ratios = sample().cells.filter((cell) => cell.method === picks.method.value).map((cell) => cell.ratio);
-    fill(picks.ratio, ratios.sort((a, b) => a - b), percent);
+    fill(picks.budget, sample().cells.filter((cell) => cell.method === picks.method.value).map((cell) => cell.budget));
     showCell();
   };
 
   const showCell = () => {
-    const cell = sample().cells.find((c) => c.method === picks.method.value && c.ratio === ratio());
+    const cell = sample().cells.find((c) => c.method === picks.method.value && c.budget === picks.budget.value);
     shares = Uint8Array.from(atob(cell.kept), (byte) => byte.charCodeAt(0));
     [...$("tokens").children].forEach((span, i) => span.style.setProperty("--share", (shares[i] / 125).toFixed(3)));
     const mean = shares.reduce((sum, share) => sum + share, 0) / shares.length;
@@ -66,10 +64,10 @@
   };
 
   const showAnswers = () => {
-    const rows = sample().answers.filter((answer) => answer.ratio === 0 || answer.ratio === ratio());
+    const rows = sample().answers.filter((answer) => answer.method === FULL || answer.budget === picks.budget.value);
     $("answers").replaceChildren(...rows.map((answer) => {
       const row = make("tr", "", answer.method === picks.method.value ? "chosen" : "");
-      const name = make("th", answer.ratio === 0 ? `${answer.method} cache` : answer.method);
+      const name = make("th", answer.method === FULL ? "full cache" : answer.method);
       name.scope = "row";
       const text = make("td", "");
       text.append(make("span", answer.error || answer.text || "(empty)", "verbatim"));
@@ -90,7 +88,7 @@
   fill(picks.sample, samples.map((s) => s.id));
   picks.sample.addEventListener("change", () => { here = -1; showSample(); });
   picks.method.addEventListener("change", showMethod);
-  picks.ratio.addEventListener("change", showCell);
+  picks.budget.addEventListener("change", showCell);
   $("tokens").addEventListener("mouseover", (event) => {
     if (event.target.parentElement === $("tokens")) point([...$("tokens").children].indexOf(event.target), false);
   });
@@ -102,6 +100,6 @@
   addEventListener("resize", drawStrip);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawStrip);
   showSample();
-  picks.ratio.selectedIndex = picks.ratio.length - 1; // the hardest ratio shows the most
+  picks.budget.selectedIndex = picks.budget.length - 1; // the smallest budget shows the most
   showCell();
 })();

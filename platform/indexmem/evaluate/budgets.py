@@ -1,0 +1,103 @@
+"""A requested budget as tokens of one context, and whether what a method kept is what was requested.
+
+A compressed context takes `fixed + t per_token` bytes when t tokens stay per KV head, in the mean over the heads of all
+layers with full attention. Shapes: H KV heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from indexmem.config.budget import Budget
+from indexmem.eviction.context import RowCache
+from indexmem.eviction.methods.base import EvictionMethod
+from indexmem.models.geometry import Geometry
+
+
+class BudgetError(ValueError):
+    """A method cannot give a budget, or gave another one."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a method's compressed context takes, in bytes over all layers."""
+
+    fixed: int  # sliding-window layers and latent memory
+    per_token: int  # K, V and indexer keys of one token in every head
+
+    @classmethod
+    def of(cls, method: EvictionMethod, geometry: Geometry, tokens: int, element_size: int) -> Footprint:
+        """The footprint for a context of so many tokens, K and V taking `element_size` bytes a number."""
+        windows = geometry.window_bytes(tokens, element_size)
+        one_token_H1 = torch.zeros(geometry.kv_heads, 1, dtype=torch.int64)
+        indexer_keys = method.indexer_bytes([one_token_H1] * geometry.layers, element_size)
+        keys_and_values = 2 * geometry.layers * geometry.kv_heads * geometry.head_dim * element_size
+        return cls(windows + method.state_bytes, keys_and_values + indexer_keys)
+
+    @property
+    def smallest(self) -> Budget:
+        """The smallest budget in bytes: a single token in every head."""
+        return Budget("bytes", self.fixed + self.per_token)
+
+    def bytes_of(self, tokens: float) -> float:
+        """What so many tokens per head take."""
+        return self.fixed + tokens * self.per_token
+
+    def target(self, budget: Budget, tokens: int) -> float:
+        """Tokens per KV head, before rounding, that a budget grants a context of `tokens` tokens; at most all.
+
+        Raises BudgetError for bytes that do not hold what the method needs besides tokens, and one token.
+        """
+        match budget.kind:
+            case "ratio":
+                return tokens * (1 - budget.amount)
+            case "tokens":
+                return min(tokens, budget.amount)
+            case "bytes":
+                if budget.amount < self.smallest.amount:
+                    raise BudgetError(
+                        f"{budget} is less than it takes to keep one token: {self.per_token} bytes for the token in "
+                        f"all layers and heads, and {self.fixed} that are there in any case. The smallest budget here "
+                        f"is '{self.smallest}'"
+                    )
+                return min(tokens, (budget.amount - self.fixed) / self.per_token)
+
+
+def check_kept(row: RowCache, requested: float) -> None:
+    """Raises BudgetError unless the row keeps `requested` tokens per head, to within one in the mean over all heads.
+
+    A row that stores something other than tokens is held to the bytes of so many, to within the smallest step it can
+    make. Rounding and the tokens that every head keeps in any case stay within these limits; a method that ignores its
+    budget, or spends it in part, does not.
+    """
+    if row.representation_bytes is not None:
+        wanted = requested * _bytes_per_token(row)
+        if abs(row.representation_bytes - wanted) > row.representation_step:
+            raise BudgetError(
+                f"asked for {wanted:,.0f} bytes ({requested:,.1f} tokens per head), the method stores "
+                f"{row.representation_bytes:,} bytes"
+            )
+        return
+    lengths = [length for layer in range(len(row.kept_HK)) for length in row.lengths(layer)]
+    kept = sum(lengths) / len(lengths)
+    if abs(kept - requested) > 1:
+        raise BudgetError(
+            f"asked for {requested:,.1f} tokens per head, the method keeps {kept:,.1f} in the mean over all heads"
+        )
+
+
+def check_bytes(row: RowCache, footprint: Footprint, requested: float) -> None:
+    """Raises BudgetError unless the row's measured bytes are those of `requested` tokens, to within one token.
+
+    This is about what a method says of itself: state that it holds and does not count would be a budget exceeded.
+    """
+    measured, wanted = row.kv_bytes + row.indexer_bytes + row.memory_bytes, footprint.bytes_of(requested)
+    if abs(measured - wanted) > max(footprint.per_token, row.representation_step):
+        raise BudgetError(f"asked for {wanted:,.0f} bytes in all, the method holds {measured:,}")
+
+
+def _bytes_per_token(row: RowCache) -> int:
+    """K and V of one token in every head of every layer."""
+    return sum(tensor.shape[0] * tensor.shape[2] * tensor.element_size() for tensor in (*row.keys_HLd, *row.values_HLd))
