@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
+from null_driver import actors
 from tiny_models import save_tiny_model
 
 from indexmem.config.load import with_overrides
@@ -28,22 +29,18 @@ def undisturbed(spec, grid) -> set[tuple]:
     return answers(row for task in grid.remaining() for row in evaluator.evaluate([task])[0])
 
 
-def actors() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children(recursive=True) if "ray::Evaluator" in " ".join(p.cmdline())]
-
-
 def test_killed_actors_cost_no_row_and_repeat_none(local_ray, spec):
     grid = plan(spec)
     expected = undisturbed(spec, grid)
     kills = []
 
     def kill(progress):
-        if len(kills) < 3 and progress.done < progress.total and (victims := actors()):
+        if len(kills) < 3 and progress.done < progress.total and (victims := actors("Evaluator.evaluate")):
             victims[0].kill()
             kills.append(victims[0].pid)
 
     progress = run_grid(spec, grid, PROVENANCE, kill)
-    assert len(set(kills)) == 3
+    assert len(set(kills)) == 3, "no actor was killed at work: the test did not test"
     assert (progress.done, progress.failed) == (grid.row_count, 0)
     rows = grid.store.read(grid.partitions).to_pylist()
     assert answers(rows) == expected
@@ -53,6 +50,8 @@ def test_killed_actors_cost_no_row_and_repeat_none(local_ray, spec):
     before = {p.pid for p in actors()}
     assert run_grid(spec, grid, PROVENANCE).done == grid.row_count
     assert {p.pid for p in actors()} <= before
+    psutil.wait_procs(actors(), timeout=20)
+    assert actors() == [], "a finished grid leaves no actor behind"
     examples = grid.store.read(grid.partitions, "retention").to_pylist()
     assert {row["sample_id"].split("/")[1] for row in examples} == {"0", "1"}
     for row in examples:
@@ -94,14 +93,14 @@ def test_a_method_that_fails_gives_failed_rows_and_the_others_go_on(local_ray, s
     assert set(grid.store.read(grid.partitions)["status"].to_pylist()) == {"ok"}
 
 
-def test_a_model_that_cannot_load_gives_failed_rows_and_an_end(local_ray, spec, tmp_path):
+def test_a_model_that_cannot_load_ends_the_run_with_the_reason(local_ray, spec, tmp_path):
     once = with_overrides(spec, ["grid.samples=1", "grid.methods=[full]", "grid.benchmarks=[niah_single_1]"])
     grid = plan(once)
     (tmp_path / "model" / "model.safetensors").unlink()
-    progress = run_grid(once, grid, PROVENANCE)
-    (row,) = grid.store.read(grid.partitions).to_pylist()
-    assert (progress.failed, row["status"]) == (1, "failed")
-    assert "model.safetensors" in row["error_message"] or "safetensors" in row["error_message"]
+    with pytest.raises(UserError, match=r"(?s)3 actors in a row died before they could work.*model\.safetensors"):
+        run_grid(once, grid, PROVENANCE)
+    assert grid.store.read(grid.partitions).num_rows == 0
+    assert list((tmp_path / "runs" / "leases").glob("*.json")) == []
     save_tiny_model(tmp_path / "model")
     assert run_grid(once, grid, PROVENANCE).failed == 0
     assert grid.store.read(grid.partitions)["status"].to_pylist() == ["ok"]
@@ -111,3 +110,11 @@ def test_actors_that_can_never_fit_are_refused(local_ray, spec):
     wide = with_overrides(spec, ["grid.cpus_per_actor=64", "grid.actors=1"])
     with pytest.raises(UserError, match="64 CPU and 0 GPU each do not fit this cluster"):
         run_grid(wide, plan(wide), PROVENANCE)
+
+
+def test_more_actors_than_fit_are_taken_as_they_come(local_ray, spec):
+    few = with_overrides(spec, ["grid.samples=2", "grid.methods=[full]", "grid.actors=4", "grid.samples_per_batch=2"])
+    seen = []
+    progress = run_grid(few, plan(few), PROVENANCE, lambda progress: seen.append(progress.actors))
+    assert (progress.done, progress.failed) == (4, 0)
+    assert 1 <= max(seen) <= 2

@@ -1,152 +1,121 @@
-"""The Ray fan-out: warm actors take samples, the driver stores rows as they come.
-
-A sample is the unit of work and carries all its cells. The driver is the only writer; an actor that dies is replaced
-and its sample tried again, elsewhere, a limited number of times.
-"""
+"""The fan-out of a grid: what is missing, who computes it, until nothing is."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-import ray
+import numpy as np
 
-from indexmem.config.schema import Experiment, MethodConfig
-from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.grid import GridPlan, Task
-from indexmem.evaluate.rows import Row, failed_row
-from indexmem.runtime import check_resources
+from indexmem.config.schema import Experiment
+from indexmem.config.spec import run_root
+from indexmem.evaluate.dispatch import Dispatch, OnProgress
+from indexmem.evaluate.draining import StopSignals
+from indexmem.evaluate.grid import GridPlan
+from indexmem.evaluate.lease import Lease, Leases
+from indexmem.evaluate.progress import Progress
+from indexmem.evaluate.units import Mask
+from indexmem.evaluate.worker import Assignment, Load, load_evaluator, packed_samples
 
-IN_FLIGHT = 2  # tasks queued per actor, so that none waits for the driver
-
-
-class Evaluator:
-    """The actor: one loaded model."""
-
-    def __init__(
-        self,
-        spec: dict[str, Any],
-        methods: dict[str, dict[str, Any]],
-        checkpoint: str | None,
-        provenance: dict[str, Any],
-        threads: int,
-    ) -> None:
-        import torch
-
-        torch.set_num_threads(threads)
-        configs = {label: MethodConfig.model_validate(config) for label, config in methods.items()}
-        self.cells = CellEvaluator.load(Experiment.model_validate(spec), configs, checkpoint, provenance)
-
-    def evaluate(self, task: Task) -> tuple[list[Row], list[Row]]:
-        return self.cells.evaluate([task])
-
-
-@dataclass
-class Progress:
-    """How far a grid is; rows are (sample, cell) pairs."""
-
-    total: int
-    done: int
-    failed: int = 0
-    started: float = field(default_factory=time.monotonic)
-    at_start: int = 0
-
-    @property
-    def eta_seconds(self) -> float | None:
-        fresh = self.done - self.at_start
-        elapsed = time.monotonic() - self.started
-        return None if fresh <= 0 else elapsed / fresh * (self.total - self.done)
+WAIT_SECONDS = 3.0  # between looks at another driver's leases
+SMALL_PART, MANY_PARTS = 2_000, 64  # rows in a part file, and neighbours so small, that make merging worth it
 
 
 def run_grid(
     experiment: Experiment,
     plan: GridPlan,
     provenance: Mapping[str, Any],
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: OnProgress = lambda progress: None,
+    load: Load = load_evaluator,
 ) -> Progress:
-    """Evaluate what the store lacks. Returns when every cell has a row for every sample, failed rows included."""
-    tasks = deque(plan.remaining())
-    missing = sum(len(task.cells) for task in tasks)
-    progress = Progress(total=plan.row_count, done=plan.row_count - missing, at_start=plan.row_count - missing)
+    """Evaluate what the store lacks; needs a connection to Ray.
+
+    Returns when every cell has a row for every sample, failed rows included, or once a signal has stopped it
+    (`Progress.stopped_by`). Cells that another driver works on are waited for. `on_progress` is called about twice a
+    second. Raises UserError when no actor fits or can load, or when another driver takes over.
+    """
+    progress = Progress(plan.row_count)
+    open_cells = set(plan.cell_ids)  # neither tried here nor finished elsewhere
+    with StopSignals() as stop, Leases(run_root(experiment) / "leases") as leases:
+        while open_cells and stop.received is None:
+            open_cells = _lacking(plan, _look(plan, open_cells, progress))
+            mine, held = leases.claim(open_cells)
+            if mine:
+                # A driver that ended just now may have stored rows since they were looked for.
+                missing = _only(plan, _look(plan, open_cells, progress), mine)
+                progress.start()
+                on_progress(progress)
+                assignment = assignment_of(experiment, plan, provenance)
+                Dispatch(plan, assignment, missing, progress, on_progress).run(load, stop, leases.check)
+                open_cells -= mine
+                leases.release()
+            elif held:
+                _await(leases, held, open_cells, stop, lambda note: _tell(progress, note, on_progress))
+        if stop.received is None:
+            _tidy(plan, leases)
+    progress.stopped_by, progress.actors, progress.note = stop.received, 0, ""
     on_progress(progress)
-    if not tasks:
-        return progress
-    crew = _Crew(experiment, plan, provenance, limit=len(tasks))
-    attempts: dict[str, int] = {}
-    while tasks or crew.pending:
-        while tasks and crew.has_room:
-            crew.submit(tasks.popleft())
-        task, outcome = crew.next_result()
-        if isinstance(outcome, ray.exceptions.RayActorError):
-            attempts[task.sample.id] = attempts.get(task.sample.id, 0) + 1
-            if attempts[task.sample.id] < experiment.grid.max_attempts:
-                tasks.append(task)
-                continue
-        if isinstance(outcome, Exception):
-            rows = [
-                failed_row(experiment, task.sample, c, plan.model_fingerprint, outcome, provenance) for c in task.cells
-            ]
-            retention: list[Row] = []
-        else:
-            rows, retention = outcome
-        partition = f"{plan.model_fingerprint}-{task.cells[0].benchmark_build}"
-        plan.store.append(retention, partition, "retention")
-        plan.store.append(rows, partition)
-        progress.done += len(rows)
-        progress.failed += sum(row["status"] != "ok" for row in rows)
-        on_progress(progress)
     return progress
 
 
-class _Crew:
-    """The actors and what each is doing."""
+def assignment_of(experiment: Experiment, plan: GridPlan, provenance: Mapping[str, Any]) -> Assignment:
+    """What the actors of this plan must know."""
+    return Assignment(
+        experiment,
+        plan.methods,
+        plan.cells_of,
+        {benchmark: packed_samples(samples) for benchmark, samples in plan.samples.items()},
+        plan.model_fingerprint,
+        plan.checkpoint,
+        dict(provenance),
+    )
 
-    def __init__(self, experiment: Experiment, plan: GridPlan, provenance: Mapping[str, Any], limit: int) -> None:
-        grid = experiment.grid
-        check_resources(grid.actors or 1, grid.cpus_per_actor, grid.gpus_per_actor)
-        total = ray.cluster_resources()
-        fits = int(total["CPU"] // grid.cpus_per_actor)
-        if grid.gpus_per_actor:
-            fits = min(fits, int(total.get("GPU", 0) / grid.gpus_per_actor))
-        self._factory = ray.remote(num_cpus=grid.cpus_per_actor, num_gpus=grid.gpus_per_actor)(Evaluator).remote
-        self._arguments = (
-            experiment.model_dump(mode="json"),
-            {label: config.model_dump(mode="json") for label, config in plan.methods.items()},
-            plan.checkpoint,
-            dict(provenance),
-            grid.cpus_per_actor,
-        )
-        self._load: dict[Any, int] = {self._hire(): 0 for _ in range(min(grid.actors or fits, limit))}
-        self.pending: dict[Any, tuple[Task, Any]] = {}
 
-    @property
-    def has_room(self) -> bool:
-        return min(self._load.values()) < IN_FLIGHT
+def _tell(progress: Progress, note: str, on_progress: OnProgress) -> None:
+    progress.note = note
+    on_progress(progress)
 
-    def submit(self, task: Task) -> None:
-        actor = min(self._load, key=self._load.__getitem__)
-        self.pending[actor.evaluate.remote(task)] = (task, actor)
-        self._load[actor] += 1
 
-    def next_result(self) -> tuple[Task, Any]:
-        """The next finished task with its rows, or with the exception that ended it. A dead actor is replaced."""
-        (reference,), _ = ray.wait(list(self.pending), num_returns=1)
-        task, actor = self.pending.pop(reference)
-        outcome: Any
-        try:
-            outcome = ray.get(reference)
-        except ray.exceptions.RayActorError as error:
-            outcome = error
-            if self._load.pop(actor, None) is not None:
-                self._load[self._hire()] = 0
-        except ray.exceptions.RayTaskError as error:
-            outcome = error.cause if isinstance(error.cause, Exception) else error
-        if actor in self._load:
-            self._load[actor] -= 1
-        return task, outcome
+def _look(plan: GridPlan, cells: set[str], progress: Progress) -> dict[str, Mask]:
+    """The rows of these cells that the store lacks; all others count as done."""
+    missing = _only(plan, plan.missing(), cells)
+    progress.done = plan.row_count - sum(int(missing_SC.sum()) for missing_SC in missing.values())
+    return missing
 
-    def _hire(self) -> Any:
-        return self._factory(*self._arguments)
+
+def _only(plan: GridPlan, missing: Mapping[str, Mask], cells: set[str] | frozenset[str]) -> dict[str, Mask]:
+    """The missing rows of these cells."""
+    return {
+        benchmark: missing_SC & [cell.id in cells for cell in plan.cells_of[benchmark]]
+        for benchmark, missing_SC in missing.items()
+    }
+
+
+def _lacking(plan: GridPlan, missing: Mapping[str, Mask]) -> set[str]:
+    """Ids of the cells with missing rows."""
+    return {
+        cell.id
+        for benchmark, missing_SC in missing.items()
+        for cell, lacks in zip(plan.cells_of[benchmark], np.any(missing_SC, axis=0).tolist())
+        if lacks
+    }
+
+
+def _await(leases: Leases, held: list[Lease], cells: set[str], stop: StopSignals, tell: Callable[[str], None]) -> None:
+    """Until one of the other drivers has let go of its cells, or a signal."""
+    names = {lease.path for lease in held}
+    who = "; ".join(f"{len(lease.cells & cells)} cells of {lease.owner} ({lease.path})" for lease in held)
+    while stop.received is None and names <= {lease.path for lease in leases.others()}:
+        tell(f"waiting for {who}. To take over, end that run, or delete its lease file if it hangs.")
+        time.sleep(WAIT_SECONDS)
+    tell("")
+
+
+def _tidy(plan: GridPlan, leases: Leases) -> None:
+    """Merge small files, unless another driver does."""
+    for partition in plan.partitions:
+        mine, _ = leases.claim({partition})
+        if mine:
+            plan.store.compact(partition, below=SMALL_PART, parts=MANY_PARTS)
+    leases.release()

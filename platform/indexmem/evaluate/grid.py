@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import compress
 from pathlib import Path
+
+import numpy as np
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample, build_hash
 from indexmem.benchmarks.registry import get_benchmark
+from indexmem.config.budget import NOTHING_EVICTED
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.config.spec import content_hash, run_root
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
-from indexmem.evaluate.eviction_rules import check_eviction
+from indexmem.evaluate.budgets import Footprint
+from indexmem.evaluate.cells import RETENTION_SAMPLES, Cell, Task
+from indexmem.evaluate.eviction_rules import check_budgets, check_bytes_suffice, check_eviction, check_model
+from indexmem.evaluate.units import Mask
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import FULL, make_method, needs_training
 from indexmem.models.backbone import fingerprint, inspect, load_tokenizer
@@ -20,35 +28,8 @@ from indexmem.models.geometry import Geometry
 from indexmem.models.texts import load_texts
 from indexmem.results.store import RowStore
 
-Key = tuple[str, str, int]  # cell_id, sample_id, repeat
-RETENTION_SAMPLES = 2  # per benchmark: samples whose kept tokens are stored
-
 # Raise when a change to the engine changes answers: old rows then no longer count as the same cell.
 ENGINE_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One (method, ratio) on one benchmark build."""
-
-    id: str
-    method: MethodConfig
-    ratio: float
-    benchmark: str
-    benchmark_build: str
-    checkpoint: str
-
-    def key(self, sample: Sample) -> Key:
-        return (self.id, sample.id, 0)
-
-
-@dataclass(frozen=True)
-class Task:
-    """One sample with the cells that still need it: the unit of work."""
-
-    sample: Sample
-    cells: tuple[Cell, ...]
-    keep_retention: bool = False  # store which tokens each cell kept, for the viewer
 
 
 @dataclass(frozen=True)
@@ -66,7 +47,7 @@ class GridPlan:
     @property
     def partitions(self) -> tuple[str, ...]:
         """Folders of the row store: one for each benchmark build on this model."""
-        return tuple(sorted({f"{self.model_fingerprint}-{cell.benchmark_build}" for cell in self.cells}))
+        return tuple(sorted(set(map(self.partition, self.samples))))
 
     @property
     def cell_ids(self) -> tuple[str, ...]:
@@ -76,28 +57,49 @@ class GridPlan:
     def row_count(self) -> int:
         return sum(len(self.samples[cell.benchmark]) for cell in self.cells)
 
-    def remaining(self) -> list[Task]:
-        """Samples with cells that have no finished row in the store, in order of samples, then benchmarks.
+    @cached_property
+    def cells_of(self) -> Mapping[str, tuple[Cell, ...]]:
+        """benchmark -> its cells, in order."""
+        cells: dict[str, list[Cell]] = {benchmark: [] for benchmark in self.samples}
+        for cell in self.cells:
+            cells[cell.benchmark].append(cell)
+        return {benchmark: tuple(group) for benchmark, group in cells.items()}
 
-        Sample by sample over all benchmarks, so that an interrupted grid has something to show for each.
-        """
-        done = self.store.done(self.partitions)
-        tasks = []
-        for index in range(max(len(samples) for samples in self.samples.values())):
-            for benchmark, samples in self.samples.items():
-                if index < len(samples):
-                    sample = samples[index]
-                    missing = tuple(c for c in self.cells if c.benchmark == benchmark and c.key(sample) not in done)
-                    if missing:
-                        tasks.append(Task(sample, missing, index < RETENTION_SAMPLES))
-        return tasks
+    def partition(self, benchmark: str) -> str:
+        """Folder of the row store for this benchmark's rows."""
+        return f"{self.model_fingerprint}-{self.cells_of[benchmark][0].benchmark_build}"
+
+    def missing(self) -> dict[str, Mask]:
+        """benchmark -> missing_SC: which of its samples lack a finished row in which of its cells."""
+        return {
+            benchmark: ~self.store.done(
+                [self.partition(benchmark)],
+                [cell.id for cell in self.cells_of[benchmark]],
+                [sample.id for sample in samples],
+            ).T
+            for benchmark, samples in self.samples.items()
+        }
+
+    def remaining(self) -> list[Task]:
+        """Samples with cells that have no finished row in the store, in order of samples, then benchmarks."""
+        missing = self.missing()
+        order = [(int(index), name) for name, m in missing.items() for index in np.flatnonzero(m.any(axis=1))]
+        return [
+            Task(
+                self.samples[name][index],
+                tuple(compress(self.cells_of[name], missing[name][index])),
+                index < RETENTION_SAMPLES,
+            )
+            for index, name in sorted(order, key=lambda place: place[0])
+        ]
 
 
 def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan:
     """Check the spec and lay out its cells and samples.
 
     Raises UserError for an unknown method, parameter or benchmark, eviction settings that do not fit together, a prompt
-    longer than the model's context, a missing or unfitting checkpoint, a missing model, or a haystack without text.
+    longer than the model's context, a budget in bytes below what a method holds in any case, a missing or unfitting
+    checkpoint, a missing model, or a haystack without text.
     With `require_checkpoint=False` (dry run) a spec whose indexer is not trained yet can still be planned.
     """
     grid = experiment.grid
@@ -106,8 +108,10 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
     if not grid.benchmarks:
         raise UserError("grid.benchmarks is empty. Example: grid.benchmarks='[niah_single_1]'")
     check_eviction(experiment.eviction, grid.methods)
+    check_budgets(experiment.eviction, grid)
     benchmarks = [get_benchmark(name) for name in grid.benchmarks]
     geometry = inspect(experiment.model)
+    check_model(experiment.eviction, geometry)
     if grid.length > geometry.max_positions:
         raise UserError(
             f"grid.length={grid.length} is more than the model's context of {geometry.max_positions} tokens. "
@@ -125,6 +129,9 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
                 f"Method '{config.label}' needs contexts of at least {method.min_context} tokens; "
                 f"grid.length={grid.length} is too short for it."
             )
+        if method and config.name != FULL:
+            footprint = Footprint.of(method, geometry, grid.length, experiment.model.element_size)
+            check_bytes_suffice(config, footprint, grid.requested)
 
     tokenizer = load_tokenizer(experiment.model)
     haystack = "\n\n".join(load_texts([grid.haystack]))
@@ -144,20 +151,20 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
 
 def _cells(experiment: Experiment, model: str, builds: Mapping[str, str], checkpoints: Mapping[str, str]) -> list[Cell]:
     cells = []
+    eviction = experiment.eviction.model_dump(mode="json")
     for benchmark, build in builds.items():
         for method in experiment.grid.methods:
-            for ratio in (0.0,) if method.name == FULL else experiment.grid.ratios:
+            for budget in (NOTHING_EVICTED,) if method.name == FULL else experiment.grid.requested:
                 checkpoint = checkpoints[method.label]
                 identity = {
                     "engine": ENGINE_VERSION,
                     "model": model,
                     "method": [method.name, method.params],
                     "checkpoint": checkpoint,
-                    "eviction": experiment.eviction.model_dump(mode="json"),
-                    "ratio": ratio,
+                    "eviction": eviction,
                     "build": build,
-                }
-                cells.append(Cell(content_hash(identity), method, ratio, benchmark, build, checkpoint))
+                } | budget.identity
+                cells.append(Cell(content_hash(identity), method, budget, benchmark, build, checkpoint))
     return cells
 
 

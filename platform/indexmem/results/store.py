@@ -13,19 +13,21 @@ import re
 import time
 import uuid
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 
 from indexmem.errors import UserError
-from indexmem.results.schema import KEY, OK, RETENTION_SCHEMA, ROW_SCHEMA
-from indexmem.results.table import RANKING, conform, deduplicate, validated
+from indexmem.results.schema import DERIVED, KEY, OK, RETENTION_SCHEMA, ROW_SCHEMA
+from indexmem.results.table import RANKING, conform, deduplicate, to_parquet, validated
 
 TableName = Literal["rows", "retention"]
 SCHEMAS: Mapping[str, pa.Schema] = {"rows": ROW_SCHEMA, "retention": RETENTION_SCHEMA}
@@ -34,6 +36,7 @@ TEMPORARY = ".tmp-"
 STALE_SECONDS = 3600.0  # writing a part takes milliseconds; an older temporary file belongs to a killed writer
 READERS = 8  # parts fetched at once: on an object store latency dominates
 RELISTS = 5  # tries when parts vanish between listing and reading, because another process compacts
+MERGED_ROWS = 200_000  # a merge of small parts holds no more in memory at a time
 
 _PARTITION = re.compile(r"[A-Za-z0-9][\w.=-]*(/[A-Za-z0-9][\w.=-]*)*", re.ASCII)
 _PART_NAME = re.compile(r"part-(\d{20})-[0-9a-f]+\.parquet")
@@ -69,7 +72,11 @@ class RowStore:
         """
         if not rows:
             return None
-        return self._write(validated(rows, SCHEMAS[table]), self._folder(partition, table), time.time_ns())
+        return self.append_encoded(to_parquet(validated(rows, SCHEMAS[table])), partition, table)
+
+    def append_encoded(self, content: bytes | pa.Buffer, partition: str, table: TableName = "rows") -> str:
+        """Write what `results.table.encoded` made as one part and return its path. Costs one write, no parsing."""
+        return self._write(pa.py_buffer(content), self._folder(partition, table), time.time_ns())
 
     def read(
         self,
@@ -81,55 +88,95 @@ class RowStore:
         """One row per (cell_id, sample_id, repeat), sorted by that key.
 
         Among rows of one key an OK row beats a failed one, then the newest created_at wins, then the newest part.
-        Unreadable or foreign files are named in a warning and left alone; columns that a part lacks are null.
+        Unreadable or foreign files are named in a warning and left alone; columns that a part lacks are
+        derived from others where possible, else null.
         """
         schema = SCHEMAS[table]
         wanted = list(columns) if columns is not None else schema.names
-        needed = {*wanted, *KEY, *RANKING}
+        needed = {*wanted, *KEY, *RANKING, *(DERIVED[name] for name in wanted if name in DERIVED)}
         fields = pa.schema([field for field in schema if field.name in needed])
         return deduplicate(self._load(partitions, table, fields, cell_ids)).select(wanted)
 
-    def done(self, partitions: Sequence[str]) -> set[tuple[str, str, int]]:
-        """Keys (cell_id, sample_id, repeat) that have an OK row: what a restarted run need not redo."""
-        fields = pa.schema([ROW_SCHEMA.field(name) for name in (*KEY, "status")])
-        rows = self._load(partitions, "rows", fields, None)
-        finished = rows.filter(pc.equal(rows["status"], OK))
-        return set(zip(*(finished[name].to_pylist() for name in KEY)))
+    def done(
+        self, partitions: Sequence[str], cell_ids: Sequence[str], sample_ids: Sequence[str], repeat: int = 0
+    ) -> NDArray[np.bool_]:
+        """done_CS: which (cell, sample) pairs have an OK row, so that a restarted run need not redo them.
 
-    def compact(self, partition: str, table: TableName = "rows") -> None:
-        """Merge a partition's parts into one.
+        One byte a pair and one part at a time, since grids have millions of rows.
+        """
+        done_CS = np.zeros((len(cell_ids), len(sample_ids)), bool)
+        cells, samples = pa.array(cell_ids, pa.string()), pa.array(sample_ids, pa.string())
+
+        def mark(part: _Part) -> _Part:
+            if part.rows is not None:
+                rows = part.rows.filter((pc.field("status") == OK) & (pc.field("repeat") == repeat))
+                at_C = pc.fill_null(pc.index_in(rows["cell_id"], cells), -1).to_numpy()
+                at_S = pc.fill_null(pc.index_in(rows["sample_id"], samples), -1).to_numpy()
+                known = (at_C >= 0) & (at_S >= 0)
+                done_CS[at_C[known], at_S[known]] = True
+            return part._replace(rows=None)
+
+        self._read_parts(partitions, "rows", pa.schema([ROW_SCHEMA.field(name) for name in (*KEY, "status")]), mark)
+        return done_CS
+
+    def compact(self, partition: str, table: TableName = "rows", below: int | None = None, parts: int = 2) -> None:
+        """Merge neighbouring parts, at least `parts` at a time: all of them, or those with fewer than `below` rows.
 
         The merged part is complete before the old ones go, so a crash leaves duplicates at worst. Files that this
         version cannot rewrite without loss (foreign, corrupt, or of a newer schema) stay as they are.
         """
-        parts = [
-            part
-            for part in self._read_parts([partition], table, SCHEMAS[table])
-            if part.rows is not None and not part.newer and _PART_NAME.fullmatch(_basename(part.path))
-        ]
+        paths = [path for path in self._list(partition, table) if _PART_NAME.fullmatch(_basename(path))]
+        paths.sort(key=_basename)
+        with contextlib.suppress(FileNotFoundError):  # another process compacts the same partition
+            for run in [paths] if below is None else self._small_runs(paths, below):
+                if len(run) >= parts:
+                    self._merge(run, partition, table)
+
+    def _small_runs(self, paths: Sequence[str], below: int) -> list[list[str]]:
+        """Neighbours with fewer than `below` rows. A large part ends a run: merging past it would change the order."""
+        runs: list[list[str]] = [[]]
+        total = 0
+        for path in paths:
+            rows = self._row_count(path)
+            if rows is None or rows >= below or total + rows > MERGED_ROWS:
+                runs.append([])
+                total = 0
+            if rows is not None and rows < below:
+                runs[-1].append(path)
+                total += rows
+        return runs
+
+    def _row_count(self, path: str) -> int | None:
+        """Rows of a part, from its footer; None when unreadable."""
+        try:
+            with self._filesystem.open_input_file(path) as stream:
+                return int(pq.ParquetFile(stream).metadata.num_rows)
+        except pa.ArrowException:
+            return None
+
+    def _merge(self, paths: Sequence[str], partition: str, table: TableName) -> None:
+        parts = [part for part in self._parse(paths, table, SCHEMAS[table]) if part.rows is not None and not part.newer]
         if len(parts) < 2:
             return
         merged = deduplicate(pa.concat_tables([part.rows for part in parts]))
         # Dated like its newest input: a part written meanwhile must still count as newer.
         newest = max(int(_basename(part.path).split("-")[1]) for part in parts)
-        self._write(merged, self._folder(partition, table), newest)
+        self._write(to_parquet(merged), self._folder(partition, table), newest)
         for part in parts:
-            with contextlib.suppress(FileNotFoundError):  # another process compacts the same partition
+            with contextlib.suppress(FileNotFoundError):
                 self._filesystem.delete_file(part.path)
 
     def _folder(self, partition: str, table: str) -> str:
         assert _PARTITION.fullmatch(partition), f"not a partition name: {partition!r}"
         return f"{self._root}/{table}/{partition}"
 
-    def _write(self, table: pa.Table, folder: str, stamp: int) -> str:
-        buffer = pa.BufferOutputStream()
-        pq.write_table(table, buffer, compression="zstd")
+    def _write(self, content: pa.Buffer, folder: str, stamp: int) -> str:
         path = f"{folder}/part-{stamp:020d}-{uuid.uuid4().hex}.parquet"
         if isinstance(self._filesystem, LocalFileSystem):
-            _write_whole(Path(path), buffer.getvalue())
+            _write_whole(Path(path), content)
         else:
             with self._filesystem.open_output_stream(path) as stream:  # the object appears at close
-                stream.write(buffer.getvalue())
+                stream.write(content)
         return path
 
     def _load(
@@ -141,20 +188,32 @@ class RowStore:
             return rows
         return rows.filter(pc.is_in(rows["cell_id"], pa.array(sorted(cell_ids), pa.string())))
 
-    def _read_parts(self, partitions: Sequence[str], table: str, fields: pa.Schema) -> list[_Part]:
+    def _read_parts(
+        self,
+        partitions: Sequence[str],
+        table: str,
+        fields: pa.Schema,
+        use: Callable[[_Part], _Part] = lambda part: part,
+    ) -> list[_Part]:
+        """All parts, oldest first. `use` sees each as it arrives, perhaps twice, and may drop its rows."""
         for remaining in reversed(range(RELISTS)):
             paths = [path for partition in dict.fromkeys(partitions) for path in self._list(partition, table)]
             paths.sort(key=_basename)
             try:
-                with ThreadPoolExecutor(READERS) as pool:
-                    parts = list(pool.map(lambda path: self._read_part(path, table, fields), paths))
-                break
+                return self._parse(paths, table, fields, use)
             except FileNotFoundError:
                 if not remaining:
                     raise
+        raise AssertionError("the last round returns or raises")
+
+    def _parse(
+        self, paths: Sequence[str], table: str, fields: pa.Schema, use: Callable[[_Part], _Part] = lambda part: part
+    ) -> list[_Part]:
+        with ThreadPoolExecutor(READERS) as pool:
+            parts = list(pool.map(lambda path: use(self._read_part(path, table, fields)), paths))
         for part in parts:
             if part.complaint:
-                warnings.warn(f"Left out {part.path}: {part.complaint}", RuntimeWarning, stacklevel=4)
+                warnings.warn(f"Left out {part.path}: {part.complaint}", RuntimeWarning, stacklevel=5)
         return parts
 
     def _list(self, partition: str, table: str) -> list[str]:

@@ -1,0 +1,117 @@
+"""Work cut into units: pieces of the grid that name their rows by index alone.
+
+Shapes: S samples (of a unit, or of a benchmark) and C cells of one benchmark.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Mask = NDArray[np.bool_]  # missing_SC: rows that the store lacks
+
+# A sample cut into pieces is prefilled once for each, so pieces stay large: this many cells and this share of them.
+SMALLEST_PIECE = 64
+PIECES = 8
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Some samples of a benchmark and, for each, the cells to evaluate, as bits: small however many cells there are."""
+
+    benchmark: str
+    samples: tuple[int, ...]
+    bits: bytes  # missing_SC packed along the cells
+    rows: int
+    attempts: int = 0  # workers that died on it
+
+    @classmethod
+    def of(cls, benchmark: str, samples: tuple[int, ...], missing_SC: Mask) -> Unit:
+        bits = np.packbits(missing_SC, axis=1).tobytes()
+        return cls(benchmark, samples, bits, int(missing_SC.sum()))
+
+    def missing_SC(self, cells: int) -> Mask:
+        """The unit's rows among the `cells` cells of its benchmark."""
+        packed = np.frombuffer(self.bits, np.uint8).reshape(len(self.samples), -1)
+        return np.unpackbits(packed, axis=1, count=cells).astype(bool)
+
+    def singles(self) -> list[Unit]:
+        """The same rows, one sample a unit, as if never tried."""
+        width = len(self.bits) // len(self.samples)
+        rows = [self.bits[i * width : (i + 1) * width] for i in range(len(self.samples))]
+        counts = [int(np.unpackbits(np.frombuffer(row, np.uint8)).sum()) for row in rows]
+        return [Unit(self.benchmark, (s,), row, count) for s, row, count in zip(self.samples, rows, counts)]
+
+
+class Backlog:
+    """Missing rows that nobody works on. Hands them out sample by sample over all benchmarks, so that an interrupted
+    grid has something to show for each.
+    """
+
+    def __init__(self, missing: Mapping[str, Mask]) -> None:
+        """`missing`: benchmark -> missing_SC."""
+        self._missing = {benchmark: missing_SC.copy() for benchmark, missing_SC in missing.items()}
+        samples = {name: deque(np.flatnonzero(m.any(axis=1)).tolist()) for name, m in missing.items()}
+        self._samples: dict[str, deque[int]] = {name: queue for name, queue in samples.items() if queue}
+        self._returned: deque[Unit] = deque()
+        self.rows = sum(int(missing_SC.sum()) for missing_SC in missing.values())
+
+    @property
+    def samples(self) -> int:
+        """How many samples are left: an upper bound on useful workers."""
+        return sum(map(len, self._samples.values())) + sum(len(unit.samples) for unit in self._returned)
+
+    def take(self, samples: int, rows: int) -> Unit:
+        """The next unit: at most `samples` samples and about `rows` rows, at least one piece of a sample."""
+        assert self.rows, "nothing is left to take"
+        unit = self._returned.popleft() if self._returned else self._cut(samples, rows)
+        self.rows -= unit.rows
+        return unit
+
+    def put_back(self, unit: Unit) -> None:
+        """A unit that was not worked on: somebody else's next."""
+        self._returned.append(unit)
+        self.rows += unit.rows
+
+    def retry(self, unit: Unit, max_attempts: int) -> bool:
+        """Queue a unit on which a worker died: whole at first, then sample by sample. False when neither is left."""
+        tried = replace(unit, attempts=unit.attempts + 1)
+        if tried.attempts < max_attempts:
+            self.put_back(tried)
+        elif len(unit.samples) > 1:
+            for single in unit.singles():
+                self.put_back(single)
+        else:
+            return False
+        return True
+
+    def _cut(self, samples: int, rows: int) -> Unit:
+        benchmark = min(self._samples, key=lambda name: self._samples[name][0])
+        queue, missing_SC = self._samples[benchmark], self._missing[benchmark]
+        first = np.flatnonzero(missing_SC[queue[0]])
+        piece = max(rows, SMALLEST_PIECE, -(-missing_SC.shape[1] // PIECES))
+        if len(first) >= 2 * piece:
+            taken = [queue[0]]
+            chosen_SC = np.zeros((1, missing_SC.shape[1]), bool)
+            chosen_SC[0, first[:piece]] = True
+        else:
+            taken = [queue.popleft() for _ in range(self._whole_samples(queue, missing_SC, samples, rows))]
+            chosen_SC = missing_SC[taken]
+        missing_SC[taken] &= ~chosen_SC
+        if not queue:
+            del self._samples[benchmark]
+        return Unit.of(benchmark, tuple(taken), chosen_SC)
+
+    @staticmethod
+    def _whole_samples(queue: deque[int], missing_SC: Mask, samples: int, rows: int) -> int:
+        """How many of the next samples fit into `rows` rows; at least one."""
+        total = 0
+        for count in range(min(samples, len(queue))):
+            total += int(missing_SC[queue[count]].sum())
+            if count and total > rows:
+                return count
+        return min(samples, len(queue))

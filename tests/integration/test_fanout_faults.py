@@ -1,0 +1,65 @@
+"""A two-node cluster on which actors, nodes and drivers are killed: every row once, as if nothing had happened."""
+
+import random
+import time
+
+import psutil
+import pytest
+from null_driver import Driver, actors, assert_complete, wait_until
+from null_grid import null_plan, null_spec
+from ray.cluster_utils import Cluster
+
+pytestmark = pytest.mark.ray
+
+KILLS = ["actor"] * 22 + ["driver"] * 5 + ["node"] * 3
+NODE = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
+SECONDS = 0.4  # for a sample, until all is calm: four actors would need a minute for the grid
+
+
+@pytest.fixture
+def two_nodes():
+    """A head that computes nothing and two nodes with room for two actors each; no process of it is left behind."""
+    before = set(psutil.Process().children(recursive=True))
+    cluster = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 0, "include_dashboard": False})
+    for _ in range(2):
+        cluster.add_node(**NODE)
+    yield cluster
+    started = set(psutil.Process().children(recursive=True)) - before
+    cluster.shutdown()
+    _, left = psutil.wait_procs(started, timeout=20)
+    assert [process.name() for process in left] == []
+
+
+def kill_an_actor(rng: random.Random) -> None:
+    wait_until(actors)
+    rng.choice(sorted(actors(), key=lambda process: process.pid)).kill()
+
+
+def test_thirty_kills_of_actors_nodes_and_drivers_change_no_row(two_nodes, tmp_path):
+    rng = random.Random(0)
+    plan = null_plan(null_spec(tmp_path))
+    start = lambda: Driver(tmp_path, two_nodes.address, SECONDS, "grid.max_attempts=8")  # noqa: E731
+    driver = start()
+    try:
+        for kill in rng.sample(KILLS, len(KILLS)):
+            assert driver.process.poll() is None, driver.said
+            if kill == "actor":
+                kill_an_actor(rng)
+            elif kill == "node":
+                nodes = sorted(two_nodes.worker_nodes, key=lambda node: node.unique_id)
+                two_nodes.remove_node(rng.choice(nodes), allow_graceful=False)
+                two_nodes.add_node(**NODE)
+            else:
+                driver.kill()
+                driver = start()
+            time.sleep(rng.uniform(0.1, 0.8))
+        # The crew comes back to its size on the nodes that joined.
+        wait_until(lambda: "4 actors" in driver.said.splitlines()[-1] or driver.process.poll() is not None, 90)
+        stored = plan.row_count - sum(int(missing_SC.sum()) for missing_SC in plan.missing().values())
+        assert 0 < stored < plan.row_count, "killed in the middle"
+        (tmp_path / "calm").touch()
+        assert driver.wait() == 0, driver.said
+    finally:
+        driver.kill()
+    assert_complete(tmp_path)
+    assert len(plan.store.read(plan.partitions, "retention")) == 2 * 2 * 3
