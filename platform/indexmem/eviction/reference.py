@@ -79,8 +79,8 @@ def slow_probabilities(scores_L: Tensor, probability: str, temperature: float) -
 
 
 def slow_entropy(p_L: list[float]) -> float:
-    """-sum p log(p + eps) / log T of one layer."""
-    return -sum(p * math.log(p + EPS) for p in p_L) / math.log(len(p_L))
+    """-sum p log(p + eps) / log T of one layer; what eps puts outside [0, 1] is cut off."""
+    return min(1.0, max(0.0, -sum(p * math.log(p + EPS) for p in p_L) / math.log(len(p_L))))
 
 
 def slow_gated_mean(scores_NL: Tensor, passed: list[bool], delta: float) -> list[float]:
