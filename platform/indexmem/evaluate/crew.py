@@ -153,6 +153,11 @@ class Crew:
         try:
             result = ray.get(reference)
         except ray.exceptions.RayError as error:
+            oldest = next(iter(member.units), None)
+            if oldest is not None and oldest != reference and _succeeded(oldest):
+                # Its answer came before the end and is read after it: another unit is to blame.
+                self._calls[reference] = member
+                return self._receive(oldest)
             return self._lose(member, error)
         if reference in member.units:
             unit = member.units.pop(reference)
@@ -205,6 +210,15 @@ class Crew:
     @staticmethod
     def _lost_nodes() -> frozenset[str]:
         return frozenset(node["NodeID"] for node in ray.nodes() if not node["Alive"])
+
+
+def _succeeded(reference: Any) -> bool:
+    """Whether a call has an answer."""
+    try:
+        ray.get(reference, timeout=0)
+    except ray.exceptions.RayError:  # also while there is none yet
+        return False
+    return True
 
 
 def actors_on(resources: dict[str, float], cpus: float, gpus: float) -> int:
