@@ -30,6 +30,8 @@ def undisturbed(spec, grid) -> set[tuple]:
 
 
 def test_killed_actors_cost_no_row_and_repeat_none(local_ray, spec):
+    # All three kills may hit the same unit: chance decides which actor takes it up again.
+    spec = with_overrides(spec, ["grid.max_attempts=4"])
     grid = plan(spec)
     expected = undisturbed(spec, grid)
     kills = []
