@@ -22,7 +22,9 @@ REPOSITORY = Path(__file__).parents[1]
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr("indexmem.runtime.cluster", lambda *a, **k: pytest.fail("Ray was about to start"))
-    monkeypatch.setattr("indexmem.commands.cluster", lambda *a, **k: pytest.fail("Ray was about to start"))
+    for verb in ("distill", "evaluate"):
+        starter = f"indexmem.workflows.{verb}.cluster"
+        monkeypatch.setattr(starter, lambda *a, **k: pytest.fail("Ray was about to start"))
     save_tiny_model(tmp_path / "model")
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "empty").mkdir()

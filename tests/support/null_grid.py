@@ -116,10 +116,10 @@ class NullLoad:
 
 
 def main(root: str, address: str, seconds: str, *overrides: str) -> int:
-    from indexmem.commands import say
     from indexmem.evaluate.fanout import run_grid
     from indexmem.evaluate.progress import Meter
     from indexmem.runtime import cluster
+    from indexmem.workflows.terminal import say
 
     spec = null_spec(Path(root), *overrides)
     load = NullLoad(float(seconds), str(Path(root) / "calm"))

@@ -1,0 +1,21 @@
+"""`indexmem report SPEC`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from indexmem.commands.spec_arguments import add_spec_verb, load_spec
+
+if TYPE_CHECKING:
+    from indexmem.commands.spec_arguments import Verbs
+
+
+def add(verbs: Verbs) -> None:
+    add_spec_verb(verbs, "report", "write the report again from stored rows").set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from indexmem.workflows.report import report
+
+    return report(load_spec(arguments))

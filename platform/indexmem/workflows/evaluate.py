@@ -1,0 +1,80 @@
+"""`indexmem eval`: from a checked spec to rows, a published run, a report and a table."""
+
+from __future__ import annotations
+
+from signal import Signals
+
+from indexmem.config.schema import Experiment
+from indexmem.config.spec import run_root
+from indexmem.engine.decode import CPU_BATCH_BYTES
+from indexmem.evaluate.budgets import Footprint
+from indexmem.evaluate.grid import GridPlan, plan
+from indexmem.evaluate.progress import Meter
+from indexmem.eviction.methods.simple import FullCache
+from indexmem.report.tables import comparison_table
+from indexmem.runtime import cluster
+from indexmem.tracking.mlflow_sink import MlflowSink
+from indexmem.tracking.provenance import provenance
+from indexmem.workflows.grid_report import write_grid_report
+from indexmem.workflows.terminal import PROGRESS_SECONDS, say
+
+
+def evaluate(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
+    """Evaluate the grid, publish it, write the report, print the table.
+
+    1 when some rows failed, 128 + the signal's number when one ended the run early.
+    """
+    grid = plan(experiment, require_checkpoint=not dry_run)
+    rows = print_plan(experiment, grid)
+    if dry_run:
+        return 0
+    if rows:
+        from indexmem.evaluate.fanout import run_grid
+
+        with cluster(address):
+            progress = run_grid(experiment, grid, provenance(), Meter(say, PROGRESS_SECONDS))
+        if progress.stopped_by is not None:
+            stored = f"{progress.done} of {progress.total} rows are stored"
+            say(f"Stopped by {Signals(progress.stopped_by).name}: {stored}. The same command goes on from here.")
+            return 128 + progress.stopped_by
+    return _finish(experiment, grid)
+
+
+def print_plan(experiment: Experiment, grid: GridPlan) -> int:
+    """Say what will be done; returns how many rows that is."""
+    missing = grid.missing().values()
+    rows = sum(int(missing_SC.sum()) for missing_SC in missing)
+    samples = sum(int(missing_SC.any(axis=1).sum()) for missing_SC in missing)
+    length = experiment.grid.length
+    plain = Footprint.of(FullCache(), grid.geometry, length, experiment.model.element_size)
+    full = plain.bytes_of(length)
+    per_sample = sum(plain.bytes_of(plain.target(cell.budget, length)) for cell in grid.cells) / len(grid.samples)
+    batches = -(-int(per_sample) // (experiment.grid.batch_bytes or CPU_BATCH_BYTES))
+    say(
+        f"eval {experiment.name}: {len(grid.methods)} methods, {len(grid.cells)} cells, "
+        f"{sum(map(len, grid.samples.values()))} samples of {length} tokens\n"
+        f"  budgets: {', '.join(map(str, sorted({cell.budget for cell in grid.cells})))}\n"
+        f"  to do: {rows} of {grid.row_count} rows = {samples} prefills, "
+        f"about {samples * batches} decode batches\n"
+        f"  KV cache: {full / 2**20:.0f} MiB full, {per_sample / 2**20:.0f} MiB for all cells of a sample\n"
+        f"  results: {run_root(experiment)}"
+    )
+    return rows
+
+
+def _finish(experiment: Experiment, grid: GridPlan) -> int:
+    rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids)
+    path = write_grid_report(experiment, grid, rows)
+    sink = MlflowSink.open(experiment)
+    where = None
+    if sink is not None:
+        say("publishing to MLflow")
+        where = sink.publish_grid(experiment, rows, artifacts={path.name: path})
+    failed = sum(status != "ok" for status in rows["status"].to_pylist())
+    print(comparison_table(rows))
+    if failed:
+        print(f"{failed} rows failed; the report lists why, and the same command tries them again.")
+    print(f"Report: {path}")
+    if where is not None and sink is not None:
+        print(f"MLflow: {sink.uri}  run {where}  (look with `make ui` or `indexmem ui`)")
+    return 1 if failed else 0
