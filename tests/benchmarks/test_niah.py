@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_tokenizers import KINDS, SENTENCES, TEXT, tiny_tokenizer
 
-from indexmem.benchmarks.base import BuildContext, build_hash
+from indexmem.benchmarks.base import BuildContext, Sample, build_hash
 from indexmem.benchmarks.registry import get_benchmark
 from indexmem.benchmarks.ruler.haystack import NOISE_LINE
 from indexmem.errors import UserError
@@ -198,7 +198,9 @@ def test_an_overridden_generation_limit_leaves_more_room_for_text():
 
 def test_score_is_the_share_of_values_found():
     benchmark = get_benchmark("niah_multivalue")
-    assert benchmark.score(" 1111111, 2222222", ["1111111", "2222222", "3333333", "4444444"]) == 0.5
+    four = ("1111111", "2222222", "3333333", "4444444")
+    sample = Sample("niah_multivalue/0", "niah_multivalue", "", "", "", four, 8)
+    assert benchmark.score(" 1111111, 2222222", sample) == 0.5
 
 
 def test_build_hash_names_the_recipe():

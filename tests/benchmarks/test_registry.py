@@ -1,20 +1,46 @@
-"""Names -> benchmarks."""
+"""Names and settings -> benchmarks."""
 
 from __future__ import annotations
 
 import pytest
 
-from indexmem.benchmarks.registry import BENCHMARKS, get_benchmark
-from indexmem.config.schema import GridConfig
+from indexmem.benchmarks import registry
+from indexmem.benchmarks.registry import BENCHMARKS, get_benchmark, make_benchmarks
+from indexmem.benchmarks.ruler.niah import NeedleTask
+from indexmem.config.schema import BenchmarkConfig, GridConfig
 from indexmem.errors import UserError
 
 
-def test_every_name_finds_its_own_benchmark():
-    assert all(get_benchmark(name).name == name for name in BENCHMARKS)
+def needles(*, keys: int = 1, name: str = "needles"):
+    return [NeedleTask(name=f"{name}_{number}", keys=keys) for number in (1, 2)]
+
+
+@pytest.fixture
+def with_suite(monkeypatch):
+    monkeypatch.setattr(registry, "BENCHMARKS", {**BENCHMARKS, "needles": needles})
+
+
+def make(name: str, **params):
+    return make_benchmarks([BenchmarkConfig(name=name, params=params)])
 
 
 def test_the_default_grid_names_only_known_benchmarks():
-    assert set(GridConfig().benchmarks) <= set(BENCHMARKS)
+    assert [b.name for b in make_benchmarks(GridConfig().benchmarks)] == [c.name for c in GridConfig().benchmarks]
+
+
+def test_a_suite_gives_its_members_with_the_settings(with_suite):
+    assert [(b.name, b.keys) for b in make("needles", keys=3)] == [("needles_1", 3), ("needles_2", 3)]
+
+
+@pytest.mark.parametrize(("params", "named"), [({"kyes": 3}, "kyes"), ({"keys": "many"}, "keys")])
+def test_a_wrong_setting_names_all_that_there_are(with_suite, params, named):
+    with pytest.raises(UserError, match=f"'needles' cannot take these params: {named}: .*keys: int = 1"):
+        make("needles", **params)
+
+
+def test_a_benchmark_that_comes_twice_is_refused(with_suite):
+    with pytest.raises(UserError, match="gives needles_1, needles_2 more than once"):
+        make_benchmarks([BenchmarkConfig(name="needles"), BenchmarkConfig(name="needles", params={"keys": 2})])
 
 
 def test_a_typo_names_the_nearest_and_all():

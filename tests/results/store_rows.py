@@ -21,6 +21,8 @@ def example(field: pa.Field) -> Any:
         return ""
     if pa.types.is_list(field.type):
         return []
+    if pa.types.is_boolean(field.type):
+        return False
     return NOON if pa.types.is_timestamp(field.type) else 0
 
 

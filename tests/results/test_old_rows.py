@@ -1,4 +1,4 @@
-"""Rows that were stored before there were budgets of other kinds: theirs follows from their ratio."""
+"""Rows of older schemas: what they lack follows from what they have, else it is null."""
 
 from __future__ import annotations
 
@@ -39,6 +39,17 @@ def test_their_budget_is_read_from_the_ratio(
     found = store.read(["p"], columns=columns)
     assert found.column_names == (columns or ROW_SCHEMA.names)
     assert dict(zip(found["cell_id"].to_pylist(), found["budget"].to_pylist())) == BUDGETS
+
+
+def test_columns_that_came_later_are_null(tmp_path: Path) -> None:
+    store = RowStore(tmp_path)
+    store.append([row("new", protocol="ruler", truncated=True, decode_kept_mean=7.5)], "p")
+    later = ["protocol", "labels", "other_scores", "truncated", "decode_kept_mean", "decode_kept_max"]
+    old = pa.Table.from_pylist([row("old", schema_version=2)], schema=ROW_SCHEMA).drop_columns(later)
+    pq.write_table(old, part_files(tmp_path)[0].parent / f"part-{1:020d}-{uuid4().hex}.parquet")
+    new, before = sorted(store.read(["p"]).to_pylist(), key=lambda found: found["cell_id"])
+    assert [before[name] for name in later] == [None] * len(later)
+    assert (new["protocol"], new["truncated"], new["decode_kept_mean"]) == ("ruler", True, 7.5)
 
 
 def test_they_count_as_done(store: RowStore) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from indexmem.benchmarks.base import Sample
 from indexmem.config.budget import Budget
 from indexmem.config.load import with_overrides
-from indexmem.config.schema import Experiment, GridConfig, MethodConfig, RunConfig
+from indexmem.config.schema import BenchmarkConfig, Experiment, GridConfig, MethodConfig, RunConfig
 from indexmem.config.spec import content_hash
 from indexmem.evaluate.cells import Cell, Task
 from indexmem.evaluate.rows import Row, base_row
@@ -33,14 +33,19 @@ RATIOS = (0.25, 0.5, 0.75)
 
 def null_spec(root: Path, *overrides: str) -> Experiment:
     """2 benchmarks x 3 cells x 300 samples, in units of 2 samples."""
-    grid = GridConfig(benchmarks=BENCHMARKS, samples=300, samples_per_batch=2)
+    benchmarks = tuple(BenchmarkConfig(name=name) for name in BENCHMARKS)
+    grid = GridConfig(benchmarks=benchmarks, samples=300, samples_per_batch=2)
     return with_overrides(Experiment(name="null", grid=grid, run=RunConfig(root=str(root))), list(overrides))
+
+
+def null_names(spec: Experiment) -> list[str]:
+    return [benchmark.name for benchmark in spec.grid.benchmarks]
 
 
 def null_cells(spec: Experiment) -> tuple[Cell, ...]:
     return tuple(
         Cell(content_hash([benchmark, ratio]), METHOD, Budget.of_ratio(ratio), benchmark, content_hash(benchmark), "")
-        for benchmark in spec.grid.benchmarks
+        for benchmark in null_names(spec)
         for ratio in RATIOS
     )
 
@@ -51,7 +56,7 @@ def null_samples(spec: Experiment) -> dict[str, tuple[Sample, ...]]:
             Sample(f"{benchmark}/{index}", benchmark, "context", "question", "", ("answer",), 8)
             for index in range(spec.grid.samples)
         )
-        for benchmark in spec.grid.benchmarks
+        for benchmark in null_names(spec)
     }
 
 
@@ -60,7 +65,7 @@ def null_assignment(spec: Experiment) -> Assignment:
     return Assignment(
         spec,
         {METHOD.label: METHOD},
-        {name: tuple(cell for cell in cells if cell.benchmark == name) for name in spec.grid.benchmarks},
+        {name: tuple(cell for cell in cells if cell.benchmark == name) for name in null_names(spec)},
         {name: packed_samples(samples) for name, samples in null_samples(spec).items()},
         MODEL,
         None,
@@ -102,6 +107,7 @@ class NullEvaluator:
                 if task.keep_retention:
                     key = {"schema_version": SCHEMA_VERSION, "cell_id": cell.id, "sample_id": task.sample.id}
                     kept = {"repeat": 0, "question": "question", "tokens": ["context"], "retention": [score]}
+                    kept |= {"kept_heads": [b"\1"], "kv_heads": 1}
                     retention.append(key | kept)
         return rows, retention
 
@@ -117,15 +123,16 @@ class NullLoad:
 
 def main(root: str, address: str, seconds: str, *overrides: str) -> int:
     from indexmem.evaluate.fanout import run_grid
-    from indexmem.evaluate.progress import Meter
+    from indexmem.live.lines import Meter
     from indexmem.runtime import cluster
     from indexmem.workflows.terminal import say
 
     spec = null_spec(Path(root), *overrides)
     load = NullLoad(float(seconds), str(Path(root) / "calm"))
+    meter = Meter(say, 1.0)
     try:
         with cluster(None if address == "local" else address, cpus=2):
-            progress = run_grid(spec, null_plan(spec), PROVENANCE, Meter(say, 1.0), load)
+            progress = run_grid(spec, null_plan(spec), PROVENANCE, lambda now: meter(now.status()), load)
     except KeyboardInterrupt:
         return 130
     say(f"ended: {progress.line()}")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from indexmem.config.spec import content_hash
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sample:
-    """One question about one text, ready to be rendered by `PromptFormat`."""
+    """One question about one text, ready to be rendered by `PromptFormat`.
+
+    `labels` are facets that a report may group by, such as depth or category; `extra` is what the scorer needs beyond
+    references. Both hold JSON-like values.
+    """
 
     id: str  # "<benchmark>/<index>"
     benchmark: str
@@ -30,6 +34,12 @@ class Sample:
     answer_prefix: str
     references: tuple[str, ...]
     max_new_tokens: int
+    chat: bool = True  # False: the text goes to the model as it is, without its chat template
+    stop: tuple[str, ...] = ()  # texts that end an answer
+    min_new_tokens: int = 0  # nothing ends an answer before
+    repeat: int = 0  # which of several sampled answers to the same prompt
+    labels: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -50,14 +60,19 @@ class Benchmark(ABC):
     name: str
     version: int = 1
     max_new_tokens: int
+    protocol: str  # whose prompts and scores these are, named in every row: "ruler", "official", "kvpress", ...
 
     @abstractmethod
     def samples(self, count: int, build: BuildContext) -> Iterator[Sample]:
         """The first `count` samples, in order. Raises UserError when `build` leaves no room for one."""
 
     @abstractmethod
-    def score(self, prediction: str, references: Sequence[str]) -> float:
+    def score(self, prediction: str, sample: Sample) -> float:
         """How right a generated answer is, in [0, 1]. `prediction` excludes the answer prefix."""
+
+    def other_scores(self, prediction: str, sample: Sample) -> Mapping[str, float]:
+        """Further scores in [0, 1] by name, stored beside the first; none by default."""
+        return {}
 
     @abstractmethod
     def ingredients(self, build: BuildContext) -> Mapping[str, Any]:

@@ -1,22 +1,65 @@
-"""Every benchmark by name."""
+"""Benchmarks and suites by name.
+
+A family of benchmarks is a mapping from names to factories. A factory takes the settings that a spec may give under
+`params`, as keyword arguments with types and defaults, and returns one benchmark, or all of a suite.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+
+from pydantic import ValidationError, validate_call
 
 from indexmem.benchmarks.base import Benchmark
 from indexmem.benchmarks.ruler.niah import NIAH_TASKS
+from indexmem.config.schema import BenchmarkConfig
 from indexmem.errors import UserError
 
-BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType({benchmark.name: benchmark for benchmark in NIAH_TASKS})
+Factory = Callable[..., Sequence[Benchmark]]
+
+
+def fixed(*benchmarks: Benchmark) -> Factory:
+    """A factory without settings."""
+    return lambda: benchmarks
+
+
+BENCHMARKS: Mapping[str, Factory] = MappingProxyType({task.name: fixed(task) for task in NIAH_TASKS})
+
+
+def make_benchmarks(configs: Iterable[BenchmarkConfig]) -> tuple[Benchmark, ...]:
+    """All benchmarks that the entries of a spec name, suites as their members.
+
+    Raises UserError for an unknown name (with the nearest one), unknown or wrong settings, and a benchmark that comes
+    twice.
+    """
+    made = tuple(benchmark for config in configs for benchmark in _make(config))
+    twice = [name for name, count in Counter(benchmark.name for benchmark in made).items() if count > 1]
+    if twice:
+        raise UserError(f"grid.benchmarks gives {', '.join(twice)} more than once. List each benchmark or its suite.")
+    return made
 
 
 def get_benchmark(name: str) -> Benchmark:
-    """The benchmark called `name`. Raises UserError that names the nearest one and all of them."""
-    if name in BENCHMARKS:
-        return BENCHMARKS[name]
-    nearest = difflib.get_close_matches(name, BENCHMARKS, n=1)
-    hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
-    raise UserError(f"No benchmark is called '{name}'.{hint} Benchmarks: {', '.join(BENCHMARKS)}.")
+    """The one benchmark called `name`, with default settings. Raises UserError as `make_benchmarks` does."""
+    (benchmark,) = make_benchmarks([BenchmarkConfig(name=name)])
+    return benchmark
+
+
+def _make(config: BenchmarkConfig) -> Sequence[Benchmark]:
+    if config.name not in BENCHMARKS:
+        nearest = difflib.get_close_matches(config.name, BENCHMARKS, n=1)
+        hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
+        raise UserError(f"No benchmark is called '{config.name}'.{hint} Benchmarks: {', '.join(BENCHMARKS)}.")
+    factory = BENCHMARKS[config.name]
+    try:
+        return validate_call(factory)(**config.params)
+    except ValidationError as error:
+        settings = ", ".join(map(str, inspect.signature(factory).parameters.values())) or "none"
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise UserError(
+            f"Benchmark '{config.name}' cannot take these params: {problems}. Settings: {settings}."
+        ) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -17,32 +17,52 @@ from pydantic import BaseModel, ValidationError
 from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
 
+Spec = TypeVar("Spec", bound=BaseModel)
 SECRET_WORDS = ("password", "secret", "token_id", "api_key", "apikey", "access_key", "credential")
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read a spec. Raises UserError on a missing file, bad YAML, unknown key or bad value."""
-    source = str(path)
-    raw = _merge(_read(Path(path), seen=()), _parse_overrides(overrides))
-    return validate(_with_absolute_paths(raw), source)
+    return validate(_with_absolute_paths(raw_spec(path, overrides)), str(path))
+
+
+def raw_spec(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What a file, the files that it extends and overrides say together, not validated yet."""
+    return _merge(_read(Path(path), seen=()), _parse_overrides(overrides))
 
 
 def validate(raw: Mapping[str, Any], source: str) -> Experiment:
     """Validate a merged mapping; `source` is named in complaints."""
+    return validate_as(Experiment, raw, source)
+
+
+def validate_as(schema: type[Spec], raw: Mapping[str, Any], source: str) -> Spec:
+    """The same for files of another schema. Raises UserError that names the source, the key and what is valid there."""
     for key in _leaf_keys(raw):
         if any(word in key.lower() for word in SECRET_WORDS):
             raise UserError(
                 f"{source}: '{key}' looks like a secret. Specs are published to MLflow; use the environment."
             )
     try:
-        return Experiment.model_validate(raw)
+        return schema.model_validate(raw)
     except ValidationError as error:
-        raise UserError("\n".join(f"{source}: {_explain(item)}" for item in error.errors())) from None
+        raise UserError("\n".join(f"{source}: {_explain(item, schema)}" for item in error.errors())) from None
 
 
 def with_overrides(experiment: Experiment, overrides: Sequence[str]) -> Experiment:
     """A re-validated copy with `a.b=c` overrides applied (pydantic's own model_copy does not validate)."""
     return validate(_merge(experiment.model_dump(mode="json"), _parse_overrides(overrides)), "overrides")
+
+
+def with_settings(experiment: Experiment, settings: Mapping[str, Any], source: str) -> Experiment:
+    """A re-validated copy with settings, by their dotted names; `source` is named in complaints (UserError)."""
+    merged = experiment.model_dump(mode="json")
+    for name, value in settings.items():
+        nested: Any = value
+        for part in reversed(name.split(".")):
+            nested = {part: nested}
+        merged = _merge(merged, nested)
+    return validate(_with_absolute_paths(merged), source)
 
 
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -117,11 +137,11 @@ def _leaf_keys(raw: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _leaf_keys(value, f"{prefix}{key}.")
 
 
-def _explain(item: Any) -> str:
+def _explain(item: Any, schema: type[BaseModel]) -> str:
     location = tuple(part for part in item["loc"] if not str(part).startswith("function-"))
     dotted = ".".join(map(str, location)) or "spec"
     if item["type"] == "extra_forbidden":
-        valid = _valid_keys(location[:-1])
+        valid = _valid_keys(schema, location[:-1])
         near = difflib.get_close_matches(str(location[-1]), valid, n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         return f"unknown key '{dotted}'.{hint} Valid keys here: {', '.join(valid)}."
@@ -131,9 +151,9 @@ def _explain(item: Any) -> str:
     return f"'{dotted}': {message}{got}."
 
 
-def _valid_keys(location: Sequence[str | int]) -> list[str]:
+def _valid_keys(schema: type[BaseModel], location: Sequence[str | int]) -> list[str]:
     """Field names of the section at `location`, following nested models and tuples of models."""
-    model: type[BaseModel] = Experiment
+    model = schema
     for part in location:
         if isinstance(part, int):
             continue

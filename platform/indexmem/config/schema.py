@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from indexmem.config.budget import Budget
+from indexmem.config.section import Section
+from indexmem.config.sweep import SweepConfig
 
 BudgetSetting = Annotated[Budget, PlainValidator(Budget.parse), PlainSerializer(str)]
 Ratio = Annotated[float, Field(ge=0.0, lt=1.0, description="fraction of the KV cache that is evicted, in [0, 1)")]
 PositiveInt = Annotated[int, Field(gt=0)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ModelConfig(Section):
@@ -140,8 +138,8 @@ class EvictionConfig(Section):
     decode_window: Annotated[int, Field(ge=0)] = Field(128, description="most recent tokens that always stay")
 
 
-class MethodConfig(Section):
-    """One compared method: a registered name and, optionally, parameters of that method."""
+class Named(Section):
+    """A registered name and, optionally, parameters of what has that name."""
 
     name: str
     params: dict[str, Any] = Field(default_factory=dict)
@@ -157,6 +155,14 @@ class MethodConfig(Section):
         return f"{self.name}({settings})" if settings else self.name
 
 
+class MethodConfig(Named):
+    """One compared method, for example `snapkv` or `{name: snapkv, params: {window_size: 32}}`."""
+
+
+class BenchmarkConfig(Named):
+    """One benchmark or suite, for example `niah_single_1` or `{name: jsonl, params: {path: mine.jsonl}}`."""
+
+
 class GridConfig(Section):
     """Which (method, budget, benchmark) cells are evaluated, and on how many samples."""
 
@@ -165,7 +171,11 @@ class GridConfig(Section):
     budgets: tuple[BudgetSetting, ...] = Field(
         (), description="more budgets: 0.5 (evicted), '512 tokens' (kept per head), '8 MiB' (all that a cell holds)"
     )
-    benchmarks: tuple[str, ...] = ("niah_single_1", "niah_single_2", "niah_multikey_1")
+    benchmarks: tuple[BenchmarkConfig, ...] = (
+        BenchmarkConfig(name="niah_single_1"),
+        BenchmarkConfig(name="niah_single_2"),
+        BenchmarkConfig(name="niah_multikey_1"),
+    )
     length: PositiveInt = Field(4096, description="tokens of prompt plus generation allowance")
     samples: PositiveInt = 20
     seed: int = 42
@@ -206,8 +216,12 @@ class GridConfig(Section):
 
     @model_validator(mode="after")
     def _no_duplicates(self) -> GridConfig:
-        for field in ("ratios", "budgets", "benchmarks"):
-            values = list(map(str, getattr(self, field)))
+        listed = {
+            "ratios": list(map(str, self.ratios)),
+            "budgets": list(map(str, self.budgets)),
+            "benchmarks": [benchmark.label for benchmark in self.benchmarks],
+        }
+        for field, values in listed.items():
             if len(set(values)) != len(values):
                 raise ValueError(f"{field} lists a value twice: [{', '.join(values)}]")
         twice = [str(budget) for budget in self.budgets if budget.ratio in self.ratios]
@@ -229,6 +243,9 @@ class TrackingConfig(Section):
 
 class RunConfig(Section):
     root: str | None = Field(None, description="folder of all results; default: $INDEXMEM_HOME/runs")
+    wait_for_nodes: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="seconds to wait for nodes that an autoscaler starts; 0: what does not fit is an error"
+    )
 
 
 class Experiment(Section):
@@ -242,5 +259,6 @@ class Experiment(Section):
     distill: DistillConfig = DistillConfig()
     eviction: EvictionConfig = EvictionConfig()
     grid: GridConfig = GridConfig()
+    sweep: SweepConfig = SweepConfig()
     tracking: TrackingConfig = TrackingConfig()
     run: RunConfig = RunConfig()

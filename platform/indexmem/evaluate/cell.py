@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
-from indexmem.benchmarks.base import Sample
-from indexmem.benchmarks.registry import get_benchmark
+from indexmem.benchmarks.base import Benchmark, Sample
+from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.engine.decode import Answer, DecodeRow, decode
 from indexmem.evaluate.grid import Cell, Task
@@ -46,12 +48,19 @@ class CellEvaluator:
         methods: Mapping[str, MethodConfig],
         checkpoint: str | None,
         provenance: Mapping[str, Any],
+        backbone: Backbone | None = None,
     ) -> CellEvaluator:
-        backbone = load_backbone(experiment.model)
+        """`backbone`: the spec's model, if it is loaded already."""
+        backbone = backbone or load_backbone(experiment.model)
         extra = experiment.eviction.extra_tokens
         context = MethodContext(backbone.geometry, str(backbone.device), checkpoint, extra)
         built = {label: make_method(config, context) for label, config in methods.items()}
         return cls(experiment, backbone, built, provenance)
+
+    @cached_property
+    def benchmarks(self) -> Mapping[str, Benchmark]:
+        """name -> benchmark, all of the grid's."""
+        return {benchmark.name: benchmark for benchmark in make_benchmarks(self.experiment.grid.benchmarks)}
 
     def evaluate(self, tasks: Sequence[Task]) -> tuple[list[Row], list[Row]]:
         """Rows of each task's sample in each of its cells and, where asked for, retention rows.
@@ -103,14 +112,17 @@ class CellEvaluator:
         )
 
     def _row(self, task: Task, prompt: Prompt, cell: Cell, done: Prepared, answer: Answer) -> Row:
-        cache, sample = done.cache, task.sample
+        cache, sample, benchmark = done.cache, task.sample, self.benchmarks[cell.benchmark]
         context_tokens = len(prompt.context_ids)
         full_kv_bytes = self.backbone.geometry.kv_bytes(context_tokens, self.backbone.model.dtype.itemsize)
         lengths = [length for layer in range(len(cache.kept_HK)) for length in cache.lengths(layer)]
         text = str(self.backbone.tokenizer.decode(answer.token_ids, skip_special_tokens=True))
         return base_row(self.experiment, sample, cell, self.backbone.fingerprint, self.provenance) | {
             "prediction": text,
-            "score": get_benchmark(cell.benchmark).score(text, sample.references),
+            "protocol": benchmark.protocol,
+            "score": benchmark.score(text, sample),
+            "other_scores": json.dumps(dict(benchmark.other_scores(text, sample)), sort_keys=True),
+            "truncated": len(answer.token_ids) >= sample.max_new_tokens,
             "status": OK,
             "context_tokens": context_tokens,
             "question_tokens": len(prompt.question_ids),
@@ -132,19 +144,21 @@ class CellEvaluator:
 
     def _retention_row(self, task: Task, prompt: Prompt, cell: Cell, done: Prepared) -> Row:
         tokens = [str(self.backbone.tokenizer.decode([token])) for token in prompt.context_ids]
-        counts_L = torch.zeros(len(tokens))
+        heads = self.backbone.geometry.kv_heads
+        kept_NL = torch.zeros(len(done.cache.kept_HK), len(tokens), dtype=torch.uint8)
         for layer, kept_HK in enumerate(done.cache.kept_HK):
             for kept_K, length in zip(kept_HK.cpu(), done.cache.lengths(layer)):
-                counts_L[kept_K[:length]] += 1
-        heads = sum(kept_HK.shape[0] for kept_HK in done.cache.kept_HK)
+                kept_NL[layer, kept_K[:length]] += 1
         return {
             "schema_version": SCHEMA_VERSION,
             "cell_id": cell.id,
             "sample_id": task.sample.id,
-            "repeat": 0,
+            "repeat": task.sample.repeat,
             "question": task.sample.question,
             "tokens": tokens,
-            "retention": (counts_L / heads).tolist(),
+            "retention": (kept_NL.float().mean(0) / heads).tolist(),
+            "kept_heads": [bytes(kept_L.tolist()) for kept_L in kept_NL],
+            "kv_heads": heads,
         }
 
 

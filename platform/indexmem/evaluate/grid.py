@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample, build_hash
-from indexmem.benchmarks.registry import get_benchmark
+from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.budget import NOTHING_EVICTED
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.config.spec import content_hash, run_root
@@ -109,7 +109,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
         raise UserError("grid.benchmarks is empty. Example: grid.benchmarks='[niah_single_1]'")
     check_eviction(experiment.eviction, grid.methods)
     check_budgets(experiment.eviction, grid)
-    benchmarks = [get_benchmark(name) for name in grid.benchmarks]
+    benchmarks = make_benchmarks(grid.benchmarks)
     geometry = inspect(experiment.model)
     check_model(experiment.eviction, geometry)
     if grid.length > geometry.max_positions:

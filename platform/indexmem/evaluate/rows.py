@@ -39,7 +39,7 @@ def base_row(
         "schema_version": SCHEMA_VERSION,
         "cell_id": cell.id,
         "sample_id": sample.id,
-        "repeat": 0,
+        "repeat": sample.repeat,
         "model": experiment.model.id,
         "model_fingerprint": model_fingerprint,
         "method": cell.method.label,
@@ -49,6 +49,7 @@ def base_row(
         "ratio": cell.budget.ratio,
         "benchmark": cell.benchmark,
         "benchmark_build": cell.benchmark_build,
+        "labels": json.dumps(sample.labels, sort_keys=True),
         "length": experiment.grid.length,
         "references": list(sample.references),
         "git_commit": provenance["git_commit"],
@@ -60,7 +61,8 @@ def base_row(
 
 # Null until measured, so that a failed row has every column.
 _MEASURED = (
-    *("prediction", "score", "error_class", "error_message", "context_tokens", "question_tokens", "new_tokens"),
-    *("kept_min", "kept_mean", "kept_max", "measured_ratio", "kv_bytes", "indexer_bytes", "memory_bytes"),
+    *("protocol", "prediction", "score", "other_scores", "truncated", "error_class", "error_message"),
+    *("context_tokens", "question_tokens", "new_tokens", "kept_min", "kept_mean", "kept_max"),
+    *("decode_kept_mean", "decode_kept_max", "measured_ratio", "kv_bytes", "indexer_bytes", "memory_bytes"),
     *("full_kv_bytes", "prefill_seconds", "score_seconds", "decode_seconds", "decode_batch", "device"),
 )

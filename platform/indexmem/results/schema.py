@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from indexmem.config.budget import Budget
 
-SCHEMA_VERSION = 2  # 2: budget
+SCHEMA_VERSION = 3  # 2: budget; 3: protocol, labels, other scores, truncation, kept while decoding
 
 OK, FAILED = "ok", "failed"
 
@@ -33,11 +33,15 @@ ROW_SCHEMA = pa.schema(
         ("ratio", pa.float64()),  # the same as a number; null for budgets in tokens or bytes
         ("benchmark", pa.string()),
         ("benchmark_build", pa.string()),  # content hash of the generated samples' recipe
+        ("protocol", pa.string()),  # whose prompts and scores: "ruler", "official", "kvpress", ...
+        ("labels", pa.string()),  # JSON: facets of the sample, such as depth or category
         ("length", pa.int32()),  # requested prompt length
         # what came out
         ("prediction", pa.string()),
         ("references", pa.list_(pa.string())),
         ("score", pa.float64()),  # in [0, 1]; null when the sample failed
+        ("other_scores", pa.string()),  # JSON: name -> score in [0, 1]
+        ("truncated", pa.bool_()),  # the answer was cut at its limit
         ("status", pa.string()),  # OK | FAILED
         ("error_class", pa.string()),
         ("error_message", pa.string()),
@@ -48,6 +52,8 @@ ROW_SCHEMA = pa.schema(
         ("kept_min", pa.int32()),  # kept tokens per head, over layers and heads
         ("kept_mean", pa.float64()),
         ("kept_max", pa.int32()),
+        ("decode_kept_mean", pa.float64()),  # tokens a head held while decoding, over steps, layers and heads
+        ("decode_kept_max", pa.int32()),
         ("measured_ratio", pa.float64()),  # 1 - kv_bytes / full_kv_bytes, both without sliding-window layers
         ("kv_bytes", pa.int64()),  # context K and V that the cell keeps, all layers
         ("indexer_bytes", pa.int64()),  # indexer keys that decoding would need
@@ -90,5 +96,7 @@ RETENTION_SCHEMA = pa.schema(
         ("question", pa.string()),
         ("tokens", pa.list_(pa.string())),  # context tokens as text, in order
         ("retention", pa.list_(pa.float32())),  # one value in [0, 1] per context token
+        ("kept_heads", pa.list_(pa.binary())),  # per layer one byte a context token: KV heads that kept it
+        ("kv_heads", pa.int16()),
     ]
 )

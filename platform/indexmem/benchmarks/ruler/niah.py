@@ -71,6 +71,7 @@ class NeedleTask(Benchmark):
     values: int = 1
     queries: int = 1
     max_new_tokens: int = 128
+    protocol: str = "ruler"
 
     def samples(self, count: int, build: BuildContext) -> Iterator[Sample]:
         """See `Benchmark`. Each prompt is as long as whole units of filler allow."""
@@ -79,9 +80,9 @@ class NeedleTask(Benchmark):
         for index in range(count):
             yield self._fitted(self._draw(index, build, filler), index, build, prompt)
 
-    def score(self, prediction: str, references: Sequence[str]) -> float:
+    def score(self, prediction: str, sample: Sample) -> float:
         """Share of the hidden values that the answer contains."""
-        return string_match_all(prediction, references)
+        return string_match_all(prediction, sample.references)
 
     def ingredients(self, build: BuildContext) -> Mapping[str, Any]:
         """The filler text, and the word lists, which change between releases of `wonderwords`."""

@@ -1,0 +1,11 @@
+"""What every section of a spec is."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """Settings that never change once they are read; an unknown name is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,0 +1,141 @@
+"""What is stored of a sweep: one file says what was searched, and one file a trial what came out.
+
+Layout: <run root>/sweeps/<sweep id>/sweep.json and trials/<trial id>.json, each written whole or not at all, by the
+sweep's driver alone. Weights and rows of a trial lie where those of every other run lie: `Trial.distill_id` names the
+folder under <run root>/distill, `Trial.cell_ids` the rows.
+
+    for sweep in read_sweeps(root):
+        print(sweep.name, sweep.best, len(sweep.front))
+        sweep.table()     # one row a trial: id, number, status, ..., a column for each axis and for each metric
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from indexmem.config.sweep import Objective
+from indexmem.results.pareto import pareto_front
+
+RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
+ENDED = (COMPLETE, STOPPED)  # never tried again; a failed one is, by the next run of the same command
+COLUMNS = ("id", "number", "status", "step", "seconds", "distill_id", "error")  # of a table, before axes and metrics
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One set of settings and what came of it. Times in seconds."""
+
+    id: str  # content hash of `params`
+    number: int  # in the order of proposals, from 0
+    status: str  # RUNNING | COMPLETE | STOPPED (early, by the scheduler) | FAILED
+    params: Mapping[str, Any]  # dotted name of each axis -> its value in this trial
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the last ones; of a stopped trial those of training
+    curve: Sequence[Mapping[str, float]] = ()  # {'step': ..., 'loss': ...} at each report of the training
+    distill_id: str = ""  # "" where nothing is trained
+    cell_ids: Sequence[str] = ()
+    seconds: float = 0.0  # of work, that of interrupted attempts included
+    error: str = ""
+    started_at: str = ""  # ISO 8601, UTC
+    git_commit: str = ""
+
+    @property
+    def step(self) -> int:
+        """Training steps done, as last reported."""
+        return int(self.curve[-1]["step"]) if self.curve else 0
+
+    def value(self, objective: Objective) -> float | None:
+        """What the trial reached; None unless it is complete and has the metric."""
+        return self.metrics.get(objective.metric) if self.status == COMPLETE else None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep as it is on disk, perhaps still under way."""
+
+    id: str
+    name: str
+    model: str
+    axes: Mapping[str, Any]  # dotted name -> [values] or {'low', 'high', 'log'}
+    objectives: tuple[Objective, ...]
+    planned: int  # trials in all
+    trials: tuple[Trial, ...] = ()  # by number
+
+    @property
+    def finished(self) -> bool:
+        return sum(trial.status in ENDED for trial in self.trials) >= self.planned
+
+    @property
+    def valued(self) -> tuple[Trial, ...]:
+        """Complete trials with all objectives."""
+        return tuple(t for t in self.trials if all(t.value(objective) is not None for objective in self.objectives))
+
+    @property
+    def front(self) -> tuple[Trial, ...]:
+        """Trials that no other one beats in all objectives, the best by the first objective first."""
+        valued = self.valued
+        points = [[o.sign * trial.metrics[o.metric] for o in self.objectives] for trial in valued]
+        return tuple(valued[index] for index in pareto_front(points))
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial by the first objective; of equal ones the first of the front."""
+        return next(iter(self.front), None)
+
+    def table(self) -> pa.Table:
+        """One row a trial, by number: COLUMNS, a column for each axis, and one for each metric that some trial has."""
+        metrics = sorted({name for trial in self.trials for name in trial.metrics})
+        columns = {name: [getattr(trial, name) for trial in self.trials] for name in COLUMNS}
+        columns |= {name: [trial.params.get(name) for trial in self.trials] for name in self.axes}
+        columns |= {name: [trial.metrics.get(name) for trial in self.trials] for name in metrics}
+        return pa.table(columns)
+
+
+class SweepFolder:
+    """The files of one sweep. One process writes, any number read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write_header(self, sweep: Sweep) -> None:
+        """Say what is searched; the trials of `sweep` are not written."""
+        content = {name: getattr(sweep, name) for name in ("id", "name", "model", "planned")}
+        content |= {"axes": dict(sweep.axes), "objectives": [o.model_dump() for o in sweep.objectives]}
+        _write(self.path / "sweep.json", content)
+
+    def write(self, trial: Trial) -> None:
+        """Store the trial's present state."""
+        _write(self.path / "trials" / f"{trial.id}.json", asdict(trial))
+
+    def trials(self) -> tuple[Trial, ...]:
+        """All trials by number."""
+        known = {item.name for item in fields(Trial)}
+        found = [json.loads(path.read_text(encoding="utf-8")) for path in (self.path / "trials").glob("*.json")]
+        trials = [Trial(**{name: value for name, value in content.items() if name in known}) for content in found]
+        return tuple(sorted(trials, key=lambda trial: trial.number))
+
+    def read(self) -> Sweep:
+        """The sweep as it is now. Raises FileNotFoundError where there is none."""
+        content = json.loads((self.path / "sweep.json").read_text(encoding="utf-8"))
+        objectives = tuple(Objective(**objective) for objective in content.pop("objectives"))
+        return Sweep(**content, objectives=objectives, trials=self.trials())
+
+
+def read_sweeps(root: Path, name: str | None = None) -> list[Sweep]:
+    """The sweeps under a run root, those of a spec's `name` alone if given; the one begun last comes first."""
+    headers = sorted((root / "sweeps").glob("*/sweep.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    sweeps = [SweepFolder(path.parent).read() for path in headers]
+    return [sweep for sweep in sweeps if name is None or sweep.name == name]
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(content, indent=1, allow_nan=False), encoding="utf-8")
+    os.replace(temporary, path)
