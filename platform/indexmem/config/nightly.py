@@ -20,6 +20,7 @@ from indexmem.config.section import Section
 Verb = Literal["distill", "sweep", "eval"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Hours = Annotated[float, Field(gt=0)]
+MODULES = "distill"  # folder of a night that its suites share
 
 
 class SuiteConfig(Section):
@@ -34,6 +35,8 @@ class SuiteConfig(Section):
     def _does_something(self) -> SuiteConfig:
         if not self.verbs or len(set(self.verbs)) != len(self.verbs):
             raise ValueError("verbs lists each of distill, sweep and eval once at most, and one of them at least")
+        if self.name == MODULES:
+            raise ValueError(f"'{MODULES}' is the folder of the night's trained modules: choose another name")
         return self
 
 

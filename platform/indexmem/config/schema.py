@@ -11,12 +11,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from indexmem.config.budget import Budget
+from indexmem.config.decoding import DecodingConfig
 from indexmem.config.section import Section
 from indexmem.config.sweep import SweepConfig
 
 BudgetSetting = Annotated[Budget, PlainValidator(Budget.parse), PlainSerializer(str)]
 Ratio = Annotated[float, Field(ge=0.0, lt=1.0, description="fraction of the KV cache that is evicted, in [0, 1)")]
 PositiveInt = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
 class ModelConfig(Section):
@@ -106,7 +108,11 @@ class DistillConfig(Section):
     texts: tuple[str, ...] = Field(("essays-train", "king-james"), description="built-in texts, files or folders")
     length: PositiveInt = Field(2048, description="tokens per training sequence")
     batch_size: PositiveInt = Field(1, description="sequences per worker and step")
+    accumulate: PositiveInt = Field(1, description="micro-batches of `batch_size` per worker and step")
     workers: PositiveInt = Field(2, description="DDP processes; one GPU each when `use_gpu`")
+    min_workers: PositiveInt | None = Field(
+        None, description="start with so few while there is no room for more; a step still sees as many sequences"
+    )
     use_gpu: bool = False
     schedule: ScheduleConfig = ScheduleConfig()
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -115,12 +121,25 @@ class DistillConfig(Section):
         50, description="steps between checkpoints; a killed run repeats at most these"
     )
     keep_checkpoints: PositiveInt = 2
+    checkpoint_storage: str | None = Field(
+        None, description="folder or URI (s3://, gs://, ...) for checkpoints; default: the run's own folder"
+    )
     max_failures: Annotated[int, Field(ge=0)] = Field(3, description="worker-group restarts before the run fails")
     modules: tuple[Literal["indexer", "memory", "locret"], ...] = Field(("indexer",), description="what is trained")
     joint_from: Annotated[int, Field(ge=0)] = Field(0, description="step at which memories join (second stage)")
     query_tokens: PositiveInt = Field(128, description="tokens at a window's end that query what was evicted before")
     evict_ratios: tuple[Ratio, Ratio] = Field((0.5, 0.9), description="each step draws its ratio from this range")
     seed: int = 0
+
+    @property
+    def sequences_per_step(self) -> int:
+        return self.batch_size * self.accumulate * self.workers
+
+    @model_validator(mode="after")
+    def _elastic(self) -> DistillConfig:
+        if self.min_workers is not None and self.min_workers > self.workers:
+            raise ValueError(f"min_workers={self.min_workers} is more than workers={self.workers}")
+        return self
 
 
 class EvictionConfig(Section):
@@ -181,6 +200,10 @@ class GridConfig(Section):
     seed: int = 42
     haystack: str = Field("essays-heldout", description="text for essay haystacks: a built-in text, a file or a folder")
     max_new_tokens: PositiveInt | None = Field(None, description="override the benchmark's own generation limit")
+    decoding: DecodingConfig = DecodingConfig()
+    full_cache_floor: Share | dict[str, Share] | None = Field(
+        None, description="mean score in (0, 1] below which methods are not ranked: of every benchmark, or by its name"
+    )
     actors: PositiveInt | None = Field(
         None, description="evaluation actors at most; default: as many as the cluster has room for at the time"
     )

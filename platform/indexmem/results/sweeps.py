@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,11 @@ class Trial:
     status: str  # RUNNING | COMPLETE | STOPPED (early, by the scheduler) | FAILED
     params: Mapping[str, Any]  # dotted name of each axis -> its value in this trial
     metrics: Mapping[str, float] = field(default_factory=dict)  # the last ones; of a stopped trial those of training
-    curve: Sequence[Mapping[str, float]] = ()  # {'step': ..., 'loss': ...} at each report of the training
+    curve: tuple[Mapping[str, float], ...] = ()  # {'step': ..., 'loss': ...} at each report of the training
     distill_id: str = ""  # "" where nothing is trained
-    cell_ids: Sequence[str] = ()
+    cell_ids: tuple[str, ...] = ()
     seconds: float = 0.0  # of work, that of interrupted attempts included
+    attempts: int = 0  # times that its work was begun
     error: str = ""
     started_at: str = ""  # ISO 8601, UTC
     git_commit: str = ""
@@ -103,6 +104,11 @@ class SweepFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    @property
+    def exists(self) -> bool:
+        """Whether a sweep has been begun here."""
+        return (self.path / "sweep.json").is_file()
+
     def write_header(self, sweep: Sweep) -> None:
         """Say what is searched; the trials of `sweep` are not written."""
         content = {name: getattr(sweep, name) for name in ("id", "name", "model", "planned")}
@@ -115,9 +121,7 @@ class SweepFolder:
 
     def trials(self) -> tuple[Trial, ...]:
         """All trials by number."""
-        known = {item.name for item in fields(Trial)}
-        found = [json.loads(path.read_text(encoding="utf-8")) for path in (self.path / "trials").glob("*.json")]
-        trials = [Trial(**{name: value for name, value in content.items() if name in known}) for content in found]
+        trials = [_trial(path.read_text(encoding="utf-8")) for path in (self.path / "trials").glob("*.json")]
         return tuple(sorted(trials, key=lambda trial: trial.number))
 
     def read(self) -> Sweep:
@@ -132,6 +136,14 @@ def read_sweeps(root: Path, name: str | None = None) -> list[Sweep]:
     headers = sorted((root / "sweeps").glob("*/sweep.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     sweeps = [SweepFolder(path.parent).read() for path in headers]
     return [sweep for sweep in sweeps if name is None or sweep.name == name]
+
+
+def _trial(text: str) -> Trial:
+    """What was written of a trial, without what a later version may have added."""
+    known = {item.name for item in fields(Trial)}
+    content = {name: value for name, value in json.loads(text).items() if name in known}
+    sequences = {name: tuple(content.get(name, ())) for name in ("curve", "cell_ids")}
+    return Trial(**content | sequences)
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

@@ -1,0 +1,92 @@
+"""Names and values of what a trial measures: losses of its training, and means over the cells of its grid."""
+
+from __future__ import annotations
+
+import difflib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from indexmem.config.budget import NOTHING_EVICTED, Budget
+from indexmem.config.schema import Experiment
+from indexmem.distill.trainees.registry import make_trainees
+from indexmem.errors import UserError
+from indexmem.eviction.methods.registry import FULL
+from indexmem.models.geometry import Geometry
+from indexmem.tracking.naming import budget_label, labels
+
+MEASURES = ("score", "bytes", "ms")
+# Settings that change what a loss is a measure of: trials that differ in them cannot be compared by it.
+REDEFINE_LOSS = ("model", "target", "indexer.scope", "distill.length", "distill.evict_ratios", "distill.query_tokens")
+
+
+def training_names(experiment: Experiment, geometry: Geometry) -> list[str]:
+    """Metrics of the spec's training: `loss` of the indexer, `loss_memory-indexer`, and so on."""
+    names = [trainee.name for trainee in make_trainees(experiment, geometry)]
+    suffixes = ["" if name == "indexer" else f"_{name}" for name in names]
+    return [f"{metric}{suffix}" for suffix in suffixes for metric in ("loss", "loss_worst_layer")]
+
+
+def grid_names(experiment: Experiment) -> list[str]:
+    """`score`, `bytes` and `ms` over all that evicts, and of each method and budget: `score/indexer/r0.75`."""
+    grid = experiment.grid
+    named = labels(method.label for method in grid.methods)
+    cells = [f"{named[m.label]}/{budget_label(b)}" for m in grid.methods if m.name != FULL for b in grid.requested]
+    cells += [f"{named[m.label]}/{budget_label(NOTHING_EVICTED)}" for m in grid.methods if m.name == FULL]
+    return [*MEASURES, *(f"{measure}/{cell}" for cell in cells for measure in MEASURES)] if cells else []
+
+
+def check_metrics(experiment: Experiment, geometry: Geometry) -> None:
+    """Raises UserError where an objective or ASHA's metric does not exist or cannot compare the sweep's trials."""
+    training, sweep = training_names(experiment, geometry), experiment.sweep
+    wanted = {"sweep.objectives": [objective.metric for objective in sweep.objectives]}
+    known = {"sweep.objectives": [*training, *grid_names(experiment)], "sweep.asha.metric": training}
+    if sweep.scheduler == "asha":
+        wanted["sweep.asha.metric"] = [sweep.asha.metric]
+    for setting, metrics in wanted.items():
+        for metric in metrics:
+            if metric not in known[setting]:
+                near = difflib.get_close_matches(metric, known[setting], n=1)
+                hint = f" Did you mean '{near[0]}'?" if near else ""
+                raise UserError(
+                    f"{setting}: no metric is called '{metric}'.{hint} Metrics: {', '.join(known[setting])}."
+                )
+            unfair = [name for name in sweep.axes if metric in training and name.startswith(REDEFINE_LOSS)]
+            if unfair:
+                raise UserError(
+                    f"{setting}: '{metric}' is not the same quantity in all trials, since {', '.join(unfair)} says "
+                    "what a loss measures. Use objectives from the grid, such as score, and scheduler 'none'."
+                )
+
+
+def training_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Means of the losses over some steps: one step's value says more about its text than about the settings."""
+    names = sorted({name for row in rows for name in row if name.startswith("loss")})
+    found = {name: [float(row[name]) for row in rows if name in row] for name in names}
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def grid_metrics(rows: pa.Table) -> dict[str, float]:
+    """Means over a trial's finished rows (ROW_SCHEMA) under the names of `grid_names`. Every benchmark weighs the same.
+
+    Bytes are all that a context's state holds; milliseconds are prefill, scoring, and the row's share of decoding.
+    """
+    held = pc.add(pc.add(rows["kv_bytes"], rows["indexer_bytes"]), rows["memory_bytes"])
+    decoding = pc.divide(rows["decode_seconds"], rows["decode_batch"].cast(pa.float64()))
+    seconds = pc.add(pc.add(rows["prefill_seconds"], rows["score_seconds"]), decoding)
+    measured = rows.append_column("bytes", held.cast(pa.float64())).append_column("ms", pc.multiply(seconds, 1000.0))
+    means = [(measure, "mean") for measure in MEASURES]
+    cells = measured.group_by(["method", "budget", "benchmark"]).aggregate(means)
+    named = labels(cells["method"].to_pylist())
+    totals: dict[str, list[float]] = defaultdict(list)
+    for cell in cells.to_pylist():
+        method, budget = cell["method"], Budget.parse(cell["budget"])
+        for measure in MEASURES:
+            value = cell[f"{measure}_mean"]
+            totals[f"{measure}/{named[method]}/{budget_label(budget)}"].append(value)
+            if method != FULL:
+                totals[measure].append(value)
+    return {name: sum(values) / len(values) for name, values in totals.items()}

@@ -1,0 +1,78 @@
+"""Trials that train on several workers: a driver of their own trains, a task of their own evaluates.
+
+Ray frees what a driver holds when its process ends, however that ends. What a killed actor holds Ray Train frees with
+the help of a dashboard only, and a sweep without would wait for ever for the workers of trials that were ended early.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+
+from indexmem.config.schema import Experiment
+from indexmem.distill.runs import DistillRun
+from indexmem.sweep.training import Report, SpanReporter
+from indexmem.sweep.trial import InProcess, Outcome
+
+POLL_SECONDS = 0.5
+SAID = 2000  # characters of a failed driver's last words
+
+
+class OnWorkers:
+    """On workers that take their resources themselves; the trial's own process takes none."""
+
+    def train(self, spec: Experiment, run: DistillRun, report: Report) -> None:
+        """Raises RuntimeError with what the driver said when it failed."""
+        reporter = SpanReporter(spec, run, report)
+        with tempfile.TemporaryFile() as log:
+            driver = _start(spec, log)
+            try:
+                while driver.poll() is None:
+                    reporter.update()  # does not return when the trial is ended early
+                    time.sleep(POLL_SECONDS)
+            finally:
+                driver.kill()
+                driver.wait()
+            if driver.returncode:
+                log.seek(0)
+                raise RuntimeError(f"training ended with {driver.returncode}: {log.read().decode()[-SAID:]}")
+        reporter.update()
+
+    def evaluate(self, spec: Experiment, provenance: Mapping[str, Any]) -> Outcome:
+        options: dict[str, Any] = {"num_cpus": spec.grid.cpus_per_actor, "num_gpus": spec.grid.gpus_per_actor}
+        # Without this it would wait for a place within the trial's own resources, which are none.
+        task = ray.remote(**options, scheduling_strategy="DEFAULT")(_evaluate)
+        outcome: Outcome = ray.get(task.remote(spec.model_dump(mode="json"), dict(provenance)))
+        return outcome
+
+
+def _start(spec: Experiment, log: Any) -> subprocess.Popen[bytes]:
+    """A driver that trains `spec` on this cluster, with this process's code, and ends with this process."""
+    context = ray.get_runtime_context()
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": dict(context.runtime_env)}),
+    }
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "indexmem.sweep.nested_driver", context.gcs_address],
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        env=environment,
+    )
+    assert driver.stdin is not None
+    driver.stdin.write(spec.model_dump_json().encode() + b"\n")
+    driver.stdin.flush()
+    return driver
+
+
+def _evaluate(spec: dict[str, Any], provenance: dict[str, Any]) -> Outcome:
+    return InProcess().evaluate(Experiment.model_validate(spec), provenance)

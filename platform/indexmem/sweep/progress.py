@@ -1,0 +1,70 @@
+"""How far a sweep is, for whoever watches it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+from indexmem.live.status import Curve, Failure, Status
+from indexmem.results.sweeps import ENDED, FAILED, RUNNING, STOPPED, Sweep, Trial
+
+
+class SweepProgress:
+    """Turns states of a sweep into records of its progress. Trials under way count in part, by their steps."""
+
+    def __init__(self, steps: int) -> None:
+        """`steps`: training steps of a trial."""
+        self._steps = max(1, steps)
+        self._started: tuple[float, float] | None = None  # time, and trials' worth of work that was done by then
+
+    def status(self, sweep: Sweep) -> Status:
+        """The record of this moment."""
+        now, work = time.monotonic(), self._work(sweep)
+        if self._started is None:
+            self._started = now, _ended(sweep)
+        began, before = self._started
+        rate = (work - before) / (now - began) if work > before and now > began else None
+        counts = Counter(trial.status for trial in sweep.trials)
+        return Status(
+            kind="sweep",
+            unit="trials",
+            total=sweep.planned,
+            done=len(sweep.trials) - counts[RUNNING],
+            failed=counts[FAILED],
+            rate=rate,
+            eta_seconds=(sweep.planned - work) / rate if rate else None,
+            actors=counts[RUNNING],
+            note="  ".join(_notes(sweep, counts[STOPPED])),
+            failures=tuple(Failure.of(f"trial {t.number}", t.error) for t in reversed(sweep.trials) if t.error),
+            curves=(_best_so_far(sweep),),
+        )
+
+    def _work(self, sweep: Sweep) -> float:
+        under_way = sum(min(1.0, t.step / self._steps) for t in sweep.trials if t.status == RUNNING)
+        return under_way + _ended(sweep)
+
+
+def describe(sweep: Sweep, trial: Trial) -> str:
+    """A trial with all objectives: 'trial 4: score 0.62, bytes 1.2e+06 (indexer.dim=8)'."""
+    values = ", ".join(f"{objective.metric} {trial.metrics[objective.metric]:.4g}" for objective in sweep.objectives)
+    settings = (f"{name}={f'{v:.4g}' if type(v) is float else v}" for name, v in trial.params.items())
+    return f"trial {trial.number}: {values} ({', '.join(settings)})"
+
+
+def _ended(sweep: Sweep) -> int:
+    return sum(trial.status in ENDED for trial in sweep.trials)
+
+
+def _notes(sweep: Sweep, stopped: int) -> list[str]:
+    best = [f"best {describe(sweep, sweep.best)}"] if sweep.best is not None else []
+    return ([f"{stopped} stopped early"] if stopped else []) + best
+
+
+def _best_so_far(sweep: Sweep) -> Curve:
+    """The first objective after every trial that has it, in the order of trials."""
+    objective, points = sweep.objectives[0], []
+    best = float("inf")
+    for trial in sweep.valued:
+        best = min(best, objective.sign * trial.metrics[objective.metric])
+        points.append((trial.number, objective.sign * best))
+    return Curve(f"best {objective.metric}", tuple(points))

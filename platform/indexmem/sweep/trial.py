@@ -1,0 +1,92 @@
+"""One trial: train with its settings, evaluate, measure. Where it does so is up to a `Place`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Protocol
+
+from indexmem.config.schema import Experiment, ModelConfig
+from indexmem.config.spec import run_root
+from indexmem.distill.runs import DistillRun
+from indexmem.evaluate.lease import Leases
+from indexmem.eviction.methods.registry import needs_training
+from indexmem.models.backbone import Backbone, load_backbone
+from indexmem.sweep.evaluation import evaluate_here
+from indexmem.sweep.metrics import MEASURES, grid_metrics
+from indexmem.sweep.training import Report, SpanReporter, train_here
+
+WAIT_SECONDS = 1.0  # between looks at a training that somebody else does
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished trial leaves, besides what its training reported."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    distill_id: str = ""
+    cell_ids: tuple[str, ...] = ()
+
+
+class Place(Protocol):
+    """Where a trial trains and evaluates."""
+
+    def train(self, spec: Experiment, run: DistillRun, report: Report) -> None:
+        """Train to the end and publish the run."""
+
+    def evaluate(self, spec: Experiment, provenance: Mapping[str, Any]) -> Outcome:
+        """Evaluate the spec's grid. Raises RuntimeError when rows failed."""
+
+
+class InProcess:
+    """Here, with a model that trials of this process share."""
+
+    def train(self, spec: Experiment, run: DistillRun, report: Report) -> None:
+        train_here(spec, run, _backbone(spec.model), report)
+
+    def evaluate(self, spec: Experiment, provenance: Mapping[str, Any]) -> Outcome:
+        rows, cell_ids = evaluate_here(spec, _backbone(spec.model), provenance)
+        return Outcome(grid_metrics(rows), cell_ids=cell_ids)
+
+
+def perform(spec: Experiment, place: Place, provenance: Mapping[str, Any], report: Report) -> Outcome:
+    """Do what is not done yet, and report on all of the training. Raises whatever goes wrong in it."""
+    run = DistillRun.of(spec) if trains(spec) else None
+    if run is not None:
+        with _alone(spec, f"distill-{run.id}"):
+            if not run.finished:
+                place.train(spec, run, report)
+            else:
+                SpanReporter(spec, run, report).update()
+    measured = place.evaluate(spec, provenance) if evaluates(spec) else Outcome()
+    return Outcome(measured.metrics, run.id if run is not None else "", measured.cell_ids)
+
+
+def trains(spec: Experiment) -> bool:
+    """Whether trials train: where a loss decides, or the grid evaluates what no checkpoint is named for."""
+    losses = any(objective.metric.split("/")[0] not in MEASURES for objective in spec.sweep.objectives)
+    learned = any(needs_training(method) for method in spec.grid.methods) and spec.indexer.checkpoint is None
+    return losses or spec.sweep.scheduler == "asha" or learned
+
+
+def evaluates(spec: Experiment) -> bool:
+    """Whether trials evaluate: where some objective is measured on the grid."""
+    return any(objective.metric.split("/")[0] in MEASURES for objective in spec.sweep.objectives)
+
+
+@lru_cache(maxsize=1)
+def _backbone(model: ModelConfig) -> Backbone:
+    """Frozen, so that trials can share it; a process runs one trial after the other."""
+    return load_backbone(model)
+
+
+@contextmanager
+def _alone(spec: Experiment, work: str) -> Iterator[None]:
+    """Trials that differ in how they evict alone share a training: one does it, the others wait and find it done."""
+    with Leases(run_root(spec) / "leases") as leases:
+        while not leases.claim({work})[0]:
+            time.sleep(WAIT_SECONDS)
+        yield

@@ -1,0 +1,144 @@
+"""`indexmem sweep`: from a checked spec to trials, a published sweep, a picture and the best settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from indexmem.config.schema import Experiment
+from indexmem.config.spec import run_root
+from indexmem.errors import UserError
+from indexmem.evaluate.lease import Leases
+from indexmem.live.view import LiveView
+from indexmem.results.sweeps import FAILED, Sweep
+from indexmem.runtime import cluster, wait_for_nodes, workers_on
+from indexmem.sweep.ledger import Ledger
+from indexmem.sweep.picture import write_sweep_report
+from indexmem.sweep.plan import SweepPlan, plan_sweep
+from indexmem.sweep.progress import SweepProgress, describe
+from indexmem.sweep.proposals import make_proposer
+from indexmem.sweep.trial import evaluates, trains
+from indexmem.tracking.provenance import provenance
+from indexmem.tracking.sweep_runs import SweepSink
+from indexmem.workflows.distill import check_distill
+from indexmem.workflows.terminal import PROGRESS_SECONDS, say
+
+PUBLISH_SECONDS = 60.0  # between two looks at what MLflow lacks, while a sweep runs
+
+
+def sweep(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
+    """Run the spec's sweep, or what is left of it; publish it, draw it, print the best settings.
+
+    1 when some trials failed.
+    """
+    plan = plan_sweep(experiment)
+    if trains(experiment):
+        specs = map(plan.space.spec, plan.space.probes())
+        # Reading texts takes a second: only what differs in what is checked.
+        for spec in {(s.model, s.distill.length, s.distill.texts, s.target.sinks): s for s in specs}.values():
+            check_distill(spec)
+    say(describe_plan(plan))
+    if dry_run:
+        return 0
+    origin = provenance()
+    with _alone(plan):
+        ledger = Ledger(plan.folder, plan.sweep, make_proposer(plan.space), origin["git_commit"])
+        if ledger.left:
+            _run(plan, ledger, origin, address)
+        return _finish(experiment, ledger.sweep)
+
+
+def describe_plan(plan: SweepPlan) -> str:
+    """What will be done, as lines."""
+    experiment, space, settings = plan.space.experiment, plan.space, plan.space.experiment.sweep
+    stored = plan.folder.trials()
+    here = plan.concurrency(workers_on({"CPU": os.cpu_count() or 1, "GPU": 0}, plan.resources.cpus, 0))
+    steps = f"training of {space.longest} steps" if trains(experiment) else ""
+    grid = f"evaluation of {_grid_text(experiment)}" if evaluates(experiment) else ""
+    size = f"{plan.workers} workers with {plan.resources} each" if plan.nested else str(plan.resources)
+    at_once = "as many as there are GPUs for" if plan.resources.gpus else f"{here} on the CPUs of this machine"
+    lines = [
+        f"sweep {experiment.name}: {plan.sweep.planned} trials, by {settings.search}, scheduler {settings.scheduler}",
+        *(f"  {name}: {_axis_text(axis)}" for name, axis in plan.sweep.axes.items()),
+        f"  space: {space.points or 'infinitely many'} points",
+        f"  objectives: {', '.join(f'{o.metric} ({o.mode})' for o in settings.objectives)}",
+        f"  a trial: {' and '.join(filter(None, (steps, grid)))}; {size}",
+        f"  at once: {at_once}, at most {settings.max_concurrent or plan.sweep.planned}",
+        f"  stored: {len(stored)} trials, {sum(trial.status == FAILED for trial in stored)} of them failed",
+        f"  results: {plan.folder.path}",
+    ]
+    return "\n".join(lines)
+
+
+def sync_sweep(experiment: Experiment) -> int:
+    """Draw and publish what is stored of the spec's sweep. Raises UserError when that is nothing."""
+    plan = plan_sweep(experiment)
+    if not plan.folder.exists:
+        raise UserError("Nothing is stored of this sweep yet. Run `python jobs/sweep.py SPEC` first.")
+    return _finish(experiment, plan.folder.read())
+
+
+def _run(plan: SweepPlan, ledger: Ledger, origin: Mapping[str, Any], address: str | None) -> None:
+    from indexmem.sweep.tune_run import run_sweep
+
+    experiment, size = plan.space.experiment, plan.resources
+    progress, sink = SweepProgress(plan.space.longest if trains(experiment) else 0), SweepSink.open(experiment)
+    published = time.monotonic()
+    view = LiveView.open(run_root(experiment), experiment.name, "sweep", say, PROGRESS_SECONDS)
+
+    def watch(sweep: Sweep) -> None:
+        nonlocal published
+        view(progress.status(sweep))
+        if sink is not None and time.monotonic() - published > PUBLISH_SECONDS:
+            sink.publish_sweep(experiment, sweep, last=False)
+            published = time.monotonic()
+
+    with view, cluster(address):
+        wait_for_nodes(plan.workers, size.cpus, size.gpus, experiment.run.wait_for_nodes, say)
+        run_sweep(plan, ledger, origin, watch)
+
+
+def _finish(experiment: Experiment, sweep: Sweep) -> int:
+    page = write_sweep_report(sweep, run_root(experiment) / "reports")
+    files = {path.name: path for path in (page, page.with_suffix(".csv"))}
+    sink = SweepSink.open(experiment)
+    where = None if sink is None else sink.publish_sweep(experiment, sweep, files)
+    for trial in sweep.front if len(sweep.objectives) > 1 else filter(None, [sweep.best]):
+        print(describe(sweep, trial))
+        print("  " + " ".join(f"'{name}={json.dumps(value)}'" for name, value in trial.params.items()))
+    failed = [trial for trial in sweep.trials if trial.status == FAILED]
+    if failed:
+        print(f"{len(failed)} trials failed, the last one: {failed[-1].error}. The same command tries them again.")
+    if len(sweep.trials) < sweep.planned:
+        print(f"There are no more than {len(sweep.trials)} different trials.")
+    print(f"Sweep: {page}")
+    if where is not None:
+        print(f"MLflow: {where}  (look with `make ui` or `indexmem ui`)")
+    return 1 if failed else 0
+
+
+def _grid_text(experiment: Experiment) -> str:
+    grid = experiment.grid
+    methods = ", ".join(method.label for method in grid.methods)
+    budgets = ", ".join(map(str, grid.requested))
+    return f"{methods} at {budgets} on {grid.samples} samples of each benchmark"
+
+
+def _axis_text(axis: Any) -> str:
+    if isinstance(axis, list):
+        return ", ".join(map(str, axis))
+    return f"{axis['low']} to {axis['high']}" + (", logarithmic" if axis["log"] else "")
+
+
+@contextmanager
+def _alone(plan: SweepPlan) -> Iterator[None]:
+    """One driver a sweep. Raises UserError that names the other one."""
+    with Leases(run_root(plan.space.experiment) / "leases") as leases:
+        mine, held = leases.claim({f"sweep-{plan.sweep.id}"})
+        if not mine:
+            raise UserError(f"{held[0].owner} runs this sweep. Wait for it, or end it and start this command again.")
+        yield

@@ -1,0 +1,96 @@
+"""Stored sweeps: what is written is read, at any moment, and ranked by the objectives."""
+
+import json
+import os
+
+import pyarrow as pa
+import pytest
+
+from indexmem.config.sweep import Objective
+from indexmem.results.sweeps import COMPLETE, FAILED, RUNNING, STOPPED, Sweep, SweepFolder, Trial, read_sweeps
+
+SCORE, BYTES = Objective(metric="score", mode="max"), Objective(metric="bytes", mode="min")
+AXES = {
+    "indexer.dim": [4, 8],
+    "distill.texts": [["a"], ["a", "b"]],
+    "memory.decay": {"low": 0.5, "high": 1.0, "log": False},
+}
+
+
+def trial(number, status=COMPLETE, **metrics):
+    params = {"indexer.dim": 4, "distill.texts": ["a"], "memory.decay": 0.5 + number / 100}
+    curve = ({"step": 5, "loss": 2.0}, {"step": 10, "loss": 1.0})
+    return Trial(f"t{number:02}", number, status, params, metrics, curve=curve, distill_id="d")
+
+
+def sweep(*trials, objectives=(SCORE, BYTES), planned=4, name="s"):
+    return Sweep(f"id-{name}", name, "m", AXES, objectives, planned, trials)
+
+
+def test_what_is_written_is_read(tmp_path):
+    written = sweep(trial(1, score=0.5, bytes=3.0), trial(0, FAILED))
+    folder = SweepFolder(tmp_path / "sweeps" / written.id)
+    folder.write_header(written)
+    for item in written.trials:
+        folder.write(item)
+    (read,) = read_sweeps(tmp_path)
+    assert read == sweep(trial(0, FAILED), trial(1, score=0.5, bytes=3.0))
+    assert read.trials[0].step == 10
+    assert read_sweeps(tmp_path / "nowhere") == []
+
+
+def test_sweeps_are_found_by_name_the_last_one_first(tmp_path):
+    for age, name in enumerate(("old", "new", "other")):
+        written = sweep(name=name)
+        SweepFolder(tmp_path / "sweeps" / written.id).write_header(written)
+        os.utime(tmp_path / "sweeps" / written.id / "sweep.json", (age, age))
+    assert [found.name for found in read_sweeps(tmp_path)] == ["other", "new", "old"]
+    assert [found.name for found in read_sweeps(tmp_path, "new")] == ["new"]
+
+
+def test_a_write_that_was_cut_off_changes_nothing_and_newer_fields_are_no_obstacle(tmp_path, monkeypatch):
+    folder = SweepFolder(tmp_path)
+    folder.write(trial(0, score=0.5))
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", lambda *_: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception):
+            folder.write(trial(0, score=0.9))
+    assert folder.trials() == (trial(0, score=0.5),)
+    path = tmp_path / "trials" / "t00.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"later": 1}))
+    assert folder.trials() == (trial(0, score=0.5),)
+
+
+def test_only_complete_trials_with_all_objectives_are_ranked():
+    found = sweep(
+        trial(0, score=0.5, bytes=3.0),
+        trial(1, score=0.9, bytes=9.0),
+        trial(2, score=0.4, bytes=3.0),
+        trial(3, STOPPED, score=1.0, bytes=1.0),
+        trial(4, RUNNING, score=1.0, bytes=1.0),
+        trial(5, score=1.0),
+    )
+    assert [t.number for t in found.valued] == [0, 1, 2]
+    assert [t.number for t in found.front] == [1, 0]
+    assert found.best.number == 1
+    assert sweep(objectives=(BYTES,)).best is None
+    assert sweep(*found.trials[:3], objectives=(BYTES,)).best.number == 0, "of equal ones the first"
+
+
+def test_a_sweep_is_finished_when_all_its_trials_have_ended():
+    ended = [trial(0, score=0.5), trial(1, STOPPED)]
+    assert sweep(*ended, planned=2).finished
+    assert not sweep(*ended, trial(2, FAILED), planned=3).finished
+    assert not sweep(*ended, planned=3).finished
+
+
+def test_the_table_has_a_row_a_trial_and_a_column_for_everything():
+    table = sweep(trial(0, score=0.5), trial(1, STOPPED, loss=2.0)).table()
+    assert isinstance(table, pa.Table)
+    assert table.column_names == [
+        *("id", "number", "status", "step", "seconds", "distill_id", "error"),
+        *("indexer.dim", "distill.texts", "memory.decay", "loss", "score"),
+    ]
+    assert table["score"].to_pylist() == [0.5, None]
+    assert table["distill.texts"].to_pylist() == [["a"], ["a"]]
+    assert sweep().table().num_rows == 0
