@@ -33,13 +33,21 @@ def test_ray_accepts_it_and_would_refuse_a_typing_mistake(cluster):
 
 
 def test_the_head_takes_no_work_and_idle_gpu_workers_end(cluster):
-    head, worker = cluster["available_node_types"]["head"], cluster["available_node_types"]["gpu_worker"]
+    head, *workers = cluster["available_node_types"].values()
     assert head["resources"] == {"CPU": 0}
     assert head["max_workers"] == 0
-    assert worker["resources"]["GPU"] >= 1
-    assert worker["resources"]["CPU"] >= worker["resources"]["GPU"]
-    assert 1 <= worker["min_workers"] < worker["max_workers"] <= cluster["max_workers"]
+    for worker in workers:
+        assert worker["resources"]["GPU"] >= 1
+        assert worker["resources"]["CPU"] >= worker["resources"]["GPU"]
+        assert 0 == worker["min_workers"] < worker["max_workers"] <= cluster["max_workers"]
     assert 0 < cluster["idle_timeout_minutes"] <= 30
+
+
+def test_spot_workers_come_first_and_on_demand_ones_differ_in_nothing_else(cluster):
+    spot, on_demand = (cluster["available_node_types"][name] for name in ("gpu_spot", "gpu_on_demand"))
+    assert spot["node_config"].pop("InstanceMarketOptions") == {"MarketType": "spot"}
+    assert spot.pop("priority") > on_demand.pop("priority")
+    assert spot == on_demand
 
 
 def test_images_have_the_ray_and_python_that_the_package_asks_for(cluster):
@@ -59,7 +67,7 @@ def test_every_node_installs_the_package_and_sees_the_shared_folder(cluster):
     assert "gpu" in project()["optional-dependencies"]
     for commands in ("head_start_ray_commands", "worker_start_ray_commands"):
         (start,) = [command for command in cluster[commands] if "ray start" in command]
-        assert "export INDEXMEM_HOME=/srv/indexmem;" in start
+        assert re.search(r"export INDEXMEM_HOME=/srv/indexmem[ ;]", start)
     assert any("--volume /srv/indexmem:/srv/indexmem" in option for option in cluster["docker"]["run_options"])
     assert any(command.endswith("/srv/indexmem") for command in cluster["initialization_commands"])
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +13,7 @@ from indexmem.errors import UserError
 
 # Ray Train polls its workers every 2 s by default and makes each report() wait for it.
 TRAIN_POLL_SECONDS = "0.5"
+NODE_NOTE_SECONDS = 15.0  # between notes while waiting for nodes
 
 
 @contextmanager
@@ -61,10 +63,52 @@ def check_resources(workers: int, cpus: float, gpus: float) -> None:
     """
     import ray
 
-    total = ray.cluster_resources()
-    have_cpus, have_gpus = total.get("CPU", 0), total.get("GPU", 0)
-    if workers * cpus > have_cpus or workers * gpus > have_gpus:
+    if room(cpus, gpus) < workers:
+        total = ray.cluster_resources()
         raise UserError(
             f"{workers} workers with {cpus:g} CPU and {gpus:g} GPU each do not fit this cluster "
-            f"({have_cpus:g} CPU, {have_gpus:g} GPU). Lower the number of workers or add nodes."
+            f"({total.get('CPU', 0):g} CPU, {total.get('GPU', 0):g} GPU). Lower the number of workers or add nodes; "
+            "run.wait_for_nodes=SECONDS waits for nodes that an autoscaler starts."
         )
+
+
+def wait_for_nodes(workers: int, cpus: float, gpus: float, seconds: float, say: Callable[[str], None]) -> None:
+    """Ask the cluster's autoscaler for room for `workers` workers of this size; return when it is there or time is up.
+
+    What is there then is for others to judge. Ray has no public way to tell what an autoscaler could add, so only time
+    decides. The request is a placement group: it ends with this process, however that ends.
+    """
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    if seconds <= 0 or room(cpus, gpus) >= workers:
+        return
+    bundle = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
+    request = placement_group([bundle] * workers)
+    started = time.monotonic()
+    try:
+        while (waited := time.monotonic() - started) < seconds and room(cpus, gpus) < workers:
+            total = ray.cluster_resources()
+            say(
+                f"waiting for nodes: {workers} x {cpus:g} CPU and {gpus:g} GPU wanted, the cluster has "
+                f"{total.get('CPU', 0):g} CPU and {total.get('GPU', 0):g} GPU, {waited:.0f} of {seconds:.0f} s"
+            )
+            request.wait(max(1.0, min(NODE_NOTE_SECONDS, seconds - waited)))  # Ray waits for whole seconds
+    finally:
+        remove_placement_group(request)
+
+
+def room(cpus: float, gpus: float) -> int:
+    """Workers of this size that the living nodes hold when nothing else runs there."""
+    import ray
+
+    return sum(workers_on(node["Resources"], cpus, gpus) for node in ray.nodes() if node["Alive"])
+
+
+def workers_on(resources: Mapping[str, float], cpus: float, gpus: float) -> int:
+    """How many workers of this size one node holds; a part of a GPU always comes from one GPU."""
+    held = int(resources.get("CPU", 0) // cpus)
+    if not gpus:
+        return held
+    have = resources.get("GPU", 0)
+    return min(held, int(have) * int(1 / gpus + 1e-9) if gpus < 1 else int(have // gpus))

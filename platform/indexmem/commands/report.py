@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 
 
 def add(verbs: Verbs) -> None:
-    add_spec_verb(verbs, "report", "write the report again from stored rows").set_defaults(run=run)
+    verb = add_spec_verb(verbs, "report", "write the report again from stored rows")
+    verb.add_argument("--images", action="store_true", help="charts as PNG and SVG too (needs Chromium)")
+    verb.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from indexmem.workflows.report import report
 
-    return report(load_spec(arguments))
+    return report(load_spec(arguments), images=arguments.images)

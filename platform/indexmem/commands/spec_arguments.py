@@ -15,13 +15,18 @@ if TYPE_CHECKING:
 def add_spec_verb(verbs: Verbs, name: str, text: str, *, starts_ray: bool = False) -> argparse.ArgumentParser:
     """A verb that takes SPEC and overrides; with `starts_ray` also --dry-run and --address."""
     verb = verbs.add_parser(name, help=text, description=text)
-    verb.add_argument("spec", help="YAML spec, for example sweeps/smoke.yaml")
-    verb.add_argument("overrides", nargs="*", metavar="key=value", help="for example grid.samples=10")
-    verb.add_argument("--model", help="short for model.id=...: a built-in model, a folder or a hub id")
+    add_spec_arguments(verb)
     if starts_ray:
         verb.add_argument("--dry-run", action="store_true", help="print the plan; start nothing")
         verb.add_argument("--address", help="Ray cluster; default: RAY_ADDRESS, else a private one on this machine")
     return verb
+
+
+def add_spec_arguments(verb: argparse.ArgumentParser) -> None:
+    """SPEC, overrides and --model."""
+    verb.add_argument("spec", help="YAML spec, for example sweeps/smoke.yaml")
+    verb.add_argument("overrides", nargs="*", metavar="key=value", help="for example grid.samples=10")
+    verb.add_argument("--model", help="short for model.id=...: a built-in model, a folder or a hub id")
 
 
 def load_spec(arguments: argparse.Namespace) -> Experiment:

@@ -11,15 +11,17 @@ if TYPE_CHECKING:
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add_parser("ui", help="serve the MLflow UI of a run root on 127.0.0.1")
+    text = "serve live runs, reports and MLflow of a run root on 127.0.0.1"
+    verb = verbs.add_parser("ui", help=text, description=text)
     verb.set_defaults(run=run)
     verb.add_argument("--root", help="run root; default: $INDEXMEM_HOME/runs")
-    verb.add_argument("--port", type=int, default=5000)
+    verb.add_argument("--port", type=int, default=5001, help="of runs and reports; default: 5001")
+    verb.add_argument("--mlflow-port", type=int, default=5000, help="of MLflow; default: 5000")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from indexmem.config.spec import home
-    from indexmem.tracking.server import serve
+    from indexmem.workflows.ui import ui
 
     root = Path(arguments.root).expanduser().absolute() if arguments.root else home() / "runs"
-    return serve(root, arguments.port)
+    return ui(root, arguments.port, arguments.mlflow_port)

@@ -1,0 +1,111 @@
+"""What travels with a job: the resolved spec, the files that it names, and a check that this stays small."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from indexmem.config.load import PATHS
+from indexmem.config.schema import Experiment
+from indexmem.errors import UserError
+
+SPEC = "spec.yaml"
+MOST_BYTES = 100 * 2**20  # Ray's job server takes no larger request
+LISTED_FILES = 10
+UNWANTED = {"__pycache__", ".git", ".venv"}  # Ray leaves these out, too
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The folder in which a job runs."""
+
+    spec: Mapping[str, Any]  # resolved: no `extends`, no overrides, paths as they are in the job
+    files: Mapping[str, Path]  # place in the folder -> local file or folder
+
+    def write(self, folder: Path) -> None:
+        text = yaml.safe_dump(dict(self.spec), sort_keys=False, allow_unicode=True)
+        (folder / SPEC).write_text(text, encoding="utf-8")
+        for place, source in self.files.items():
+            target = folder / place
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns(*UNWANTED))
+            else:
+                shutil.copyfile(source, target)
+
+
+def plan_upload(experiment: Experiment, *, send_files: bool) -> Upload:
+    """The spec as the job will read it and, with `send_files`, the local files that it names.
+
+    A file's place in the job's folder has a hash of its content, so specs are equal only where the files are, too.
+    Raises UserError for files too large to send and for a run root that would lie in the job's folder.
+    """
+    root = experiment.run.root
+    if root and not Path(root).expanduser().is_absolute():
+        raise UserError(f"run.root={root} would lie in the job's own folder. Name a folder of the nodes: run.root=/…")
+    spec = experiment.model_dump(mode="json")
+    if not send_files:
+        return Upload(spec, {})
+    places = [(section, key) for section, key in PATHS if (section, key) != ("run", "root")]
+    check_size(source for section, key in places for source in _local_files(spec[section][key]))
+    files: dict[str, Path] = {}
+
+    def place(value: Any) -> Any:
+        if isinstance(value, list):
+            return [place(item) for item in value]
+        for source in _local_files(value):
+            name = f"files/{_digest(source)}/{source.name}"
+            files[name] = source
+            return name
+        return value
+
+    for section, key in places:
+        spec[section][key] = place(spec[section][key])
+    return Upload(spec, files)
+
+
+def check_size(sources: Iterable[Path], most: int = MOST_BYTES) -> int:
+    """Bytes of all files in `sources`, files or folders. Raises UserError with the largest when it is too much."""
+    sizes = {path: path.stat().st_size for source in sources for path in _files_in(source)}
+    total = sum(sizes.values())
+    if total > most:
+        largest = sorted(sizes, key=lambda path: -sizes[path])[:LISTED_FILES]
+        listing = "\n".join(f"  {sizes[path] / 2**20:8.1f} MiB  {path}" for path in largest)
+        raise UserError(
+            f"The job would carry {total / 2**20:.0f} MiB, and Ray takes {most / 2**20:.0f} MiB. The largest files:\n"
+            f"{listing}\nPut them into a folder that the nodes share and name them there in the spec; "
+            "--files shared sends none, where the nodes have them under the same paths."
+        )
+    return total
+
+
+def _local_files(value: Any) -> Iterator[Path]:
+    """Files and folders among a setting's values; loading has made their paths absolute."""
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, str) and os.path.isabs(item) and os.path.exists(item):
+            yield Path(item)
+
+
+def _files_in(source: Path) -> Iterator[Path]:
+    if source.is_file():
+        yield source
+    for folder, names, files in os.walk(source):
+        names[:] = sorted(set(names) - UNWANTED)
+        yield from (Path(folder) / name for name in sorted(files) if (Path(folder) / name).is_file())
+
+
+def _digest(source: Path) -> str:
+    """Hash of a file's content, or of all names and contents in a folder."""
+    digest = hashlib.sha256()
+    for path in _files_in(source):
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").digest()
+        digest.update(os.fsencode(path.relative_to(source)) + b"\0" + content)
+    return digest.hexdigest()[:12]

@@ -1,0 +1,77 @@
+"""A night on a two-node cluster that loses a node and is killed with SIGKILL: it ends as if nothing had happened."""
+
+import datetime as dt
+import os
+import subprocess
+import sys
+
+import null_night
+import psutil
+import pytest
+from null_driver import part_files, wait_until
+from null_grid import null_plan
+from null_night import nightly_file
+from ray.cluster_utils import Cluster
+
+from indexmem.config.nightly import load_nightly
+from indexmem.schedule.night import Nights
+from indexmem.schedule.steps import steps_of
+
+pytestmark = pytest.mark.ray
+
+DATE = dt.date(2026, 11, 1)
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+SECONDS = 0.2  # for a sample, until all is calm
+
+
+@pytest.fixture
+def two_nodes():
+    """A head that computes nothing and two nodes with room for an actor each; no process of it is left behind."""
+    before = set(psutil.Process().children(recursive=True))
+    cluster = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 0, "include_dashboard": False})
+    for _ in range(2):
+        cluster.add_node(**NODE)
+    yield cluster
+    started = set(psutil.Process().children(recursive=True)) - before
+    cluster.shutdown()
+    psutil.wait_procs(started, timeout=20)
+
+
+def start(spec_file, address: str) -> subprocess.Popen:
+    command = [sys.executable, null_night.__file__, str(spec_file), str(DATE), address, str(SECONDS)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"}
+    with (spec_file.parent / "night.log").open("a") as log:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+def test_a_node_and_the_night_itself_are_lost(two_nodes, tmp_path):
+    spec_file = nightly_file(tmp_path, samples=200)
+    spec = load_nightly(spec_file)
+    night = Nights.of(spec).night(DATE)
+    (step,) = steps_of(spec, night)
+    plan = null_plan(step.experiment)
+    stored = lambda: len(part_files(step.folder))  # noqa: E731
+    said = lambda: (tmp_path / "night.log").read_text()  # noqa: E731
+
+    process = start(spec_file, two_nodes.address)
+    try:
+        wait_until(lambda: stored() >= 2 or process.poll() is not None)
+        assert process.poll() is None, said()
+        two_nodes.remove_node(next(iter(two_nodes.worker_nodes)), allow_graceful=False)
+        seen = stored()
+        wait_until(lambda: stored() > seen or process.poll() is not None)
+        process.kill()
+        process.wait()
+        assert night.verdict() is None
+        missing = sum(int(missing_SC.sum()) for missing_SC in plan.missing().values())
+        assert 0 < missing < plan.row_count, "killed in the middle"
+
+        (tmp_path / "calm").touch()
+        process = start(spec_file, two_nodes.address)
+        assert process.wait(timeout=120) == 0, said()
+    finally:
+        process.kill()
+    verdict = night.verdict()
+    assert (verdict.status, verdict.suites[0].rows, verdict.suites[0].failed) == ("fine", plan.row_count, 0)
+    assert plan.remaining() == []
+    assert night.record().of("null/eval").status == "done"

@@ -1,0 +1,38 @@
+"""What a job brings along: code, commit, dependencies, variables."""
+
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import indexmem
+from indexmem.errors import UserError
+from indexmem.submit import job
+from indexmem.submit.job import dependencies, environment, parse_variables
+
+
+def test_code_that_travels_names_its_commit_and_installed_code_names_its_own(monkeypatch):
+    monkeypatch.setattr(job, "provenance", lambda: {"git_commit": "abc-dirty"})
+    sent = environment(Path("/staged"), {"INDEXMEM_HOME": "/shared"})
+    assert sent["working_dir"] == "/staged"
+    assert sent["py_modules"] == [str(Path(indexmem.__file__).parent)]
+    assert sent["env_vars"] == {"INDEXMEM_HOME": "/shared", "INDEXMEM_GIT_COMMIT": "abc-dirty"}
+    assert environment(Path("/staged"), {"INDEXMEM_GIT_COMMIT": "mine"})["env_vars"] == {"INDEXMEM_GIT_COMMIT": "mine"}
+    assert environment(Path("/staged"), {}, send_code=False) == {"working_dir": "/staged"}
+
+
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_dependencies_are_those_of_the_package_without_ray_and_without_extras(installer):
+    stated = {Requirement(text).name for text in requires("indexmem") if "extra" not in text}
+    listed = environment(Path("/staged"), {}, installer=installer)[installer]
+    assert {Requirement(text).name for text in listed} == stated - {"ray"}
+    assert "torch" in stated
+    assert listed == dependencies()
+
+
+def test_variables_are_names_with_values():
+    assert parse_variables(["A=1", "B=x=y", "C="]) == {"A": "1", "B": "x=y", "C": ""}
+    for wrong in ("A", "=1", "1A=2", "A B=1"):
+        with pytest.raises(UserError, match="not of the form NAME=VALUE"):
+            parse_variables([wrong])

@@ -1,0 +1,93 @@
+"""What a job carries: one resolved spec, the files that it names, and never too much."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from indexmem.config.load import load
+from indexmem.errors import UserError
+from indexmem.submit.job import describe
+from indexmem.submit.upload import check_size, plan_upload
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.txt").write_text("a text")
+    (tmp_path / "book.txt").write_text("a book")
+    (tmp_path / "base.yaml").write_text("name: far\ngrid: {methods: [full, knorm], haystack: book.txt}\n")
+    (tmp_path / "child.yaml").write_text("extends: base.yaml\ndistill: {texts: [corpus, king-james]}\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_job_reads_the_spec_that_was_checked_and_files_of_equal_content(folder, monkeypatch):
+    experiment = load("child.yaml", ["grid.samples=3", "grid.budgets=[8 MiB]"])
+    upload = plan_upload(experiment, send_files=True)
+    there = folder / "there"
+    there.mkdir()
+    upload.write(there)
+    monkeypatch.chdir(there)
+    arrived = load("spec.yaml")
+    (corpus, name), haystack = arrived.distill.texts, arrived.grid.haystack
+    assert name == "king-james"
+    assert corpus.startswith(f"{there}/files/")
+    assert Path(corpus, "a.txt").read_text() == "a text"
+    assert Path(haystack).read_text() == "a book"
+    back = {"distill": {"texts": [f"{folder}/corpus", name]}, "grid": {"haystack": f"{folder}/book.txt"}}
+    merged = arrived.model_dump(mode="json")
+    for section, settings in back.items():
+        merged[section] |= settings
+    assert merged == experiment.model_dump(mode="json")
+
+
+def test_files_can_stay_where_the_nodes_have_them(folder):
+    upload = plan_upload(load("child.yaml"), send_files=False)
+    assert upload.files == {}
+    assert upload.spec["grid"]["haystack"] == f"{folder}/book.txt"
+
+
+def test_equal_work_has_one_name_from_any_folder_and_changed_work_another(folder, tmp_path_factory, monkeypatch):
+    def key(verb="eval", *overrides):
+        return describe(verb, plan_upload(load("child.yaml", overrides), send_files=True)).key
+
+    first = key()
+    assert first.startswith("eval-far-")
+    other = tmp_path_factory.mktemp("other")
+    for name in ("base.yaml", "child.yaml", "book.txt"):
+        (other / name).write_text((folder / name).read_text())
+    (other / "corpus").mkdir()
+    (other / "corpus" / "a.txt").write_text("a text")
+    monkeypatch.chdir(other)
+    assert key() == first
+    assert key("distill").removeprefix("distill") != first.removeprefix("eval")
+    assert key("eval", "grid.samples=7") != first
+    (other / "corpus" / "a.txt").write_text("another text")
+    assert key() != first
+
+
+def test_a_run_root_inside_the_jobs_folder_is_refused(folder):
+    with pytest.raises(UserError, match=r"run\.root=results would lie in the job's own folder"):
+        plan_upload(load("child.yaml", ["run.root=results"]), send_files=True)
+    assert plan_upload(load("child.yaml", ["run.root=/shared/runs"]), send_files=True).spec["run"]["root"]
+
+
+def test_too_much_is_refused_with_the_largest_files_first(folder):
+    (folder / "corpus" / "large.txt").write_text("x" * 3 * 2**20)
+    (folder / "corpus" / "__pycache__").mkdir()
+    (folder / "corpus" / "__pycache__" / "not_sent").write_text("x" * 9 * 2**20)
+    corpus = folder / "corpus"
+    assert check_size([corpus, folder / "book.txt"]) == 3 * 2**20 + len("a text") + len("a book")
+    with pytest.raises(UserError) as caught:
+        check_size([corpus, folder / "book.txt"], most=2**20)
+    first, second = str(caught.value).splitlines()[:2]
+    assert "would carry 3 MiB, and Ray takes 1 MiB" in first
+    assert second.split() == ["3.0", "MiB", f"{corpus}/large.txt"]
+    assert "__pycache__" not in str(caught.value)
+
+
+def test_the_written_spec_is_plain_yaml(folder):
+    upload = plan_upload(load("child.yaml"), send_files=True)
+    upload.write(folder)
+    assert yaml.safe_load((folder / "spec.yaml").read_text()) == upload.spec
