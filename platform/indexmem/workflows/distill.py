@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from signal import Signals
+
 from indexmem.config.schema import Experiment
+from indexmem.config.spec import run_root
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import read_config
+from indexmem.live.view import LiveView
 from indexmem.models.backbone import inspect
 from indexmem.models.texts import load_texts
-from indexmem.runtime import check_resources, cluster
+from indexmem.runtime import check_resources, cluster, wait_for_nodes
 from indexmem.tracking.mlflow_sink import MlflowSink
-from indexmem.workflows.terminal import say
+from indexmem.workflows.terminal import PROGRESS_SECONDS, say
 from indexmem.workflows.training import (
-    TrainingMeter,
+    TrainingWatch,
     describe_losses,
     describe_modules,
     publish_training,
@@ -25,8 +29,8 @@ def distill(experiment: Experiment, *, dry_run: bool = False, address: str | Non
     run = check_distill(experiment)
     config = experiment.distill
     say(
-        f"distill {experiment.name}: {config.schedule.steps} steps x {config.workers} workers x {config.batch_size} x "
-        f"{config.length} tokens on {experiment.model.id} -> {run.folder}"
+        f"distill {experiment.name}: {config.schedule.steps} steps x {config.workers} workers x "
+        f"{config.batch_size * config.accumulate} x {config.length} tokens on {experiment.model.id} -> {run.folder}"
     )
     for line in describe_modules(experiment):
         say(f"  {line}")
@@ -38,15 +42,26 @@ def distill(experiment: Experiment, *, dry_run: bool = False, address: str | Non
     else:
         from indexmem.distill.train import train
 
-        meter = TrainingMeter(experiment, run, sink)
-        with cluster(address, cpus=None if address else config.workers):
-            check_resources(config.workers, 1, 1 if config.use_gpu else 0)
-            train(experiment, run, meter)
+        view = LiveView.open(run_root(experiment), experiment.name, "training", say, PROGRESS_SECONDS)
+        with view, cluster(address, cpus=None if address else config.workers):
+            gpus = 1 if config.use_gpu else 0
+            workers = config.min_workers or config.workers
+            wait_for_nodes(workers, 1, gpus, experiment.run.wait_for_nodes, say)
+            check_resources(workers, 1, gpus)
+            stopped_by = train(experiment, run, TrainingWatch(experiment, run, sink, view))
+        if stopped_by is not None:
+            say(f"Stopped by {Signals(stopped_by).name}. {_where_it_stands(experiment, run)}")
+            return 128 + stopped_by
     history = read_history(experiment, run)
     publish_training(experiment, run, sink, history)
     trained = read_config(run.final)["trained"]
     say(f"trained {trained['step']} steps, {describe_losses(history)}: {run.final}")
     return 0
+
+
+def _where_it_stands(experiment: Experiment, run: DistillRun) -> str:
+    done = read_history(experiment, run)[-1]["step"] + 1
+    return f"{done} of {experiment.distill.schedule.steps} steps are stored; the same command goes on from there."
 
 
 def check_distill(experiment: Experiment) -> DistillRun:

@@ -9,20 +9,23 @@ from indexmem.config.spec import run_root
 from indexmem.engine.decode import CPU_BATCH_BYTES
 from indexmem.evaluate.budgets import Footprint
 from indexmem.evaluate.grid import GridPlan, plan
-from indexmem.evaluate.progress import Meter
 from indexmem.eviction.methods.simple import FullCache
-from indexmem.report.tables import comparison_table
-from indexmem.runtime import cluster
+from indexmem.live.view import LiveView
+from indexmem.runtime import cluster, wait_for_nodes
+from indexmem.tracking.links import grid_links
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.tracking.provenance import provenance
+from indexmem.workflows.grid_mirror import mirror_grid
 from indexmem.workflows.grid_report import write_grid_report
+from indexmem.workflows.grid_scores import NOT_RANKED, print_scores
 from indexmem.workflows.terminal import PROGRESS_SECONDS, say
 
 
 def evaluate(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
     """Evaluate the grid, publish it, write the report, print the table.
 
-    1 when some rows failed, 128 + the signal's number when one ended the run early.
+    1 when some rows failed, NOT_RANKED when the full cache is below its floor, 128 + the signal's number when one ended
+    the run early.
     """
     grid = plan(experiment, require_checkpoint=not dry_run)
     rows = print_plan(experiment, grid)
@@ -31,8 +34,11 @@ def evaluate(experiment: Experiment, *, dry_run: bool = False, address: str | No
     if rows:
         from indexmem.evaluate.fanout import run_grid
 
-        with cluster(address):
-            progress = run_grid(experiment, grid, provenance(), Meter(say, PROGRESS_SECONDS))
+        config = experiment.grid
+        view = LiveView.open(run_root(experiment), experiment.name, "grid", say, PROGRESS_SECONDS)
+        with view, cluster(address):
+            wait_for_nodes(1, config.cpus_per_actor, config.gpus_per_actor, experiment.run.wait_for_nodes, say)
+            progress = run_grid(experiment, grid, provenance(), lambda progress: view.watch(progress.status))
         if progress.stopped_by is not None:
             stored = f"{progress.done} of {progress.total} rows are stored"
             say(f"Stopped by {Signals(progress.stopped_by).name}: {stored}. The same command goes on from here.")
@@ -59,22 +65,27 @@ def print_plan(experiment: Experiment, grid: GridPlan) -> int:
         f"  KV cache: {full / 2**20:.0f} MiB full, {per_sample / 2**20:.0f} MiB for all cells of a sample\n"
         f"  results: {run_root(experiment)}"
     )
+    if grid.outline:
+        say(
+            f"  samples were not built: the tokenizer of {experiment.model.id} is not on this machine. Their number is "
+            "the one asked for, sizes follow from the model's published geometry"
+        )
     return rows
 
 
 def _finish(experiment: Experiment, grid: GridPlan) -> int:
     rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids)
-    path = write_grid_report(experiment, grid, rows)
+    path = write_grid_report(experiment, grid, rows, grid_links(experiment))
     sink = MlflowSink.open(experiment)
     where = None
     if sink is not None:
         say("publishing to MLflow")
-        where = sink.publish_grid(experiment, rows, artifacts={path.name: path})
+        where = mirror_grid(sink, experiment, rows, path)
     failed = sum(status != "ok" for status in rows["status"].to_pylist())
-    print(comparison_table(rows))
+    gate = print_scores(experiment, rows)
     if failed:
         print(f"{failed} rows failed; the report lists why, and the same command tries them again.")
     print(f"Report: {path}")
     if where is not None and sink is not None:
         print(f"MLflow: {sink.uri}  run {where}  (look with `make ui` or `indexmem ui`)")
-    return 1 if failed else 0
+    return NOT_RANKED if gate.shortfalls else int(failed > 0)

@@ -5,17 +5,20 @@ from __future__ import annotations
 from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import plan
-from indexmem.report.tables import comparison_table
 from indexmem.workflows.grid_report import write_grid_report
+from indexmem.workflows.grid_scores import NOT_RANKED, print_scores
 
 
-def report(experiment: Experiment) -> int:
-    """Write the report and print the table from what is stored."""
+def report(experiment: Experiment, *, images: bool = False) -> int:
+    """Write the report, with `images` its charts as files too, and print the table from what is stored.
+
+    NOT_RANKED when the full cache forbids a ranking.
+    """
     grid = plan(experiment)
     rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids)
     if not rows.num_rows:
         raise UserError("Nothing is stored for this spec yet. Run `python jobs/eval_grid.py SPEC` first.")
-    path = write_grid_report(experiment, grid, rows)
-    print(comparison_table(rows))
+    path = write_grid_report(experiment, grid, rows, images=images)
+    gate = print_scores(experiment, rows)
     print(f"Report: {path}")
-    return 0
+    return NOT_RANKED if gate.shortfalls else 0

@@ -8,10 +8,14 @@ from typing import Any
 
 from indexmem.config.schema import Experiment
 from indexmem.distill.history import History
+from indexmem.distill.progress import training_status
 from indexmem.distill.runs import DistillRun
 from indexmem.distill.trainees.registry import make_trainees
+from indexmem.eviction.checkpoint import read_config, weights_hash
+from indexmem.live.view import LiveView
 from indexmem.models.backbone import inspect
 from indexmem.tracking.mlflow_sink import MlflowSink
+from indexmem.tracking.models import Checkpoint
 from indexmem.workflows.terminal import PROGRESS_SECONDS, say
 
 
@@ -50,7 +54,7 @@ def publish_training(
         experiment,
         run.id,
         history,
-        artifacts={"checkpoint": run.final} if run.finished else None,
+        checkpoint=_checkpoint(run) if run.finished else None,
         finished=run.finished,
         params=sizes,
     )
@@ -58,25 +62,22 @@ def publish_training(
         say(f"MLflow: {where}")
 
 
-class TrainingMeter:
-    """Prints a line now and then while training, and mirrors the metrics to MLflow."""
+def _checkpoint(run: DistillRun) -> Checkpoint:
+    modules = read_config(run.final)["modules"]
+    return Checkpoint(run.final, {name: weights_hash(run.final, name) for name in modules})
 
-    def __init__(self, experiment: Experiment, run: DistillRun, sink: MlflowSink | None) -> None:
-        self.experiment, self.run, self.sink = experiment, run, sink
-        self.printed_at, self.printed_step = time.monotonic(), -1
+
+class TrainingWatch:
+    """Shows a training while it runs, and mirrors its metrics to MLflow now and then."""
+
+    def __init__(self, experiment: Experiment, run: DistillRun, sink: MlflowSink | None, view: LiveView) -> None:
+        self.experiment, self.run, self.sink, self.view = experiment, run, sink, view
+        self.published_at, self.published_step = time.monotonic(), -1
 
     def __call__(self, history: Sequence[dict[str, Any]]) -> None:
-        if not history or time.monotonic() - self.printed_at < PROGRESS_SECONDS:
+        self.view(training_status(self.experiment, history))
+        if self.sink is None or not history or time.monotonic() - self.published_at < PROGRESS_SECONDS:
             return
-        step, total = history[-1]["step"] + 1, self.experiment.distill.schedule.steps
-        if step == self.printed_step:
-            return
-        recent = history[-10:]
-        loss = sum(row["loss"] for row in recent) / len(recent)
-        rate = sum(row["tokens_per_second"] for row in recent) / len(recent)
-        tokens = self.experiment.distill.workers * self.experiment.distill.batch_size * self.experiment.distill.length
-        left = (total - step) * tokens / rate
-        say(f"  step {step}/{total}  loss {loss:.4f}  {rate:.0f} tokens/s  about {left:.0f} s left")
-        self.printed_at, self.printed_step = time.monotonic(), step
-        if self.sink is not None:
+        if history[-1]["step"] != self.published_step:
             self.sink.publish_distill(self.experiment, self.run.id, history)
+            self.published_at, self.published_step = time.monotonic(), history[-1]["step"]

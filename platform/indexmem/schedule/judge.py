@@ -1,0 +1,122 @@
+"""From the rows on disk to a verdict. Reads nights, starts nothing, and says the same however often it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import mean
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from indexmem.config.nightly import NightlySpec
+from indexmem.results.schema import OK
+from indexmem.schedule.compare import Pair, families_of, improvements, regressions
+from indexmem.schedule.drive import describe
+from indexmem.schedule.night import Night, NightRecord
+from indexmem.schedule.scores import Scores, read_rows, scores_of
+from indexmem.schedule.speed import Speeds, slowdowns, speeds_of
+from indexmem.schedule.steps import Step
+from indexmem.schedule.verdict import MethodScore, Slowdown, StepOutcome, SuiteOutcome, Verdict
+
+
+@dataclass(frozen=True)
+class NightRows:
+    """What a night's suites have stored."""
+
+    night: Night
+    tables: Mapping[str, pa.Table]
+
+    @classmethod
+    def read(cls, night: Night, suites: Sequence[str]) -> NightRows:
+        return cls(night, {suite: read_rows(night.suite(suite)) for suite in suites})
+
+    @cached_property
+    def scores(self) -> Mapping[str, Scores]:
+        return {suite: scores_of(rows) for suite, rows in self.tables.items()}
+
+    @cached_property
+    def speeds(self) -> Mapping[str, Speeds]:
+        return {suite: speeds_of(rows) for suite, rows in self.tables.items()}
+
+
+def judge(spec: NightlySpec, night: Night, steps: Sequence[Step], reference: Sequence[Night]) -> Verdict:
+    """Compare a night with those of the reference, newest first."""
+    suites = list(dict.fromkeys(step.suite for step in steps))
+    tonight = NightRows.read(night, suites)
+    earlier = [NightRows.read(other, suites) for other in reference]
+    families = families_of(tonight.scores, [rows.scores for rows in earlier])
+    cells, methods = families
+    record = night.record()
+    slower: list[Slowdown] = []
+    for suite in suites:
+        slower += slowdowns(suite, tonight.speeds[suite], [n.speeds[suite] for n in earlier], spec.compare.slower)
+    return Verdict(
+        nightly=spec.name,
+        date=night.date,
+        reference=tuple(other.date for other in reference),
+        suites=tuple(
+            _suite(suite, tonight, methods, record, [step for step in steps if step.suite == suite]) for suite in suites
+        ),
+        compared=len(cells),
+        level=spec.compare.level,
+        minimum_effect=spec.compare.minimum_effect,
+        regressions=tuple(regressions(families, spec.compare)),
+        improvements=tuple(improvements(families, spec.compare)),
+        slowdowns=tuple(slower),
+        notes=tuple(_notes(tonight, earlier, cells)),
+    )
+
+
+def _suite(
+    name: str, tonight: NightRows, pairs: Sequence[Pair], record: NightRecord, steps: Sequence[Step]
+) -> SuiteOutcome:
+    rows = tonight.tables[name]
+    outcomes = [
+        StepOutcome(name=step.name, ending=describe(found), complete=found.status == "done", seconds=found.seconds)
+        for step, found in ((step, record.of(step.name)) for step in steps)
+    ]
+    return SuiteOutcome(
+        name=name,
+        rows=rows.num_rows,
+        failed=pc.sum(pc.not_equal(rows["status"], OK)).as_py() or 0,
+        commits=_commits(rows),
+        scores=tuple(_method_scores(tonight.scores[name], [pair for pair in pairs if pair.suite == name])),
+        steps=tuple(outcomes),
+    )
+
+
+def _method_scores(scores: Scores, pairs: Sequence[Pair]) -> list[MethodScore]:
+    compared = {
+        pair.method: MethodScore(
+            method=pair.method, now=float(pair.tonight_S.mean()), before=float(pair.before_S.mean())
+        )
+        for pair in pairs
+    }
+    found = []
+    for method in sorted({cell.method for cell in scores}):
+        means = [mean(by_sample.values()) for cell, by_sample in scores.items() if cell.method == method]
+        found.append(compared.get(method) or MethodScore(method=method, now=mean(means)))
+    return found
+
+
+def _commits(rows: pa.Table) -> tuple[str, ...]:
+    return tuple(sorted(filter(None, pc.unique(rows["git_commit"]).to_pylist())))
+
+
+def _notes(tonight: NightRows, earlier: Sequence[NightRows], cells: Sequence[Pair]) -> list[str]:
+    """What the comparison leaves out."""
+    notes = []
+    for suite, scores in tonight.scores.items():
+        compared = sum(pair.suite == suite for pair in cells)
+        if earlier and compared < len(scores):
+            notes.append(f"{suite}: {len(scores) - compared} cells are new and have no reference yet")
+        lost = set(earlier[0].scores[suite]) - set(scores) if earlier else set()
+        if lost:
+            methods = ", ".join(sorted({cell.method for cell in lost}))
+            notes.append(f"{suite}: {len(lost)} cells of the night before have no score tonight ({methods})")
+        commits = _commits(tonight.tables[suite])
+        if len(commits) > 1:
+            notes.append(f"{suite}: the code changed while the night ran ({', '.join(commits)})")
+    return notes

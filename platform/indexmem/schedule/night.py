@@ -1,0 +1,173 @@
+"""Nights on disk: <run root>/nightly/<name>/<date>/, with a run root of its own for each suite, a record and a verdict.
+
+A night measures the code of that night, so it shares no rows and no trained modules with others. Within a night equal
+trainings are shared by all suites.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from indexmem.config.nightly import MODULES, CompareConfig, NightlySpec, RetentionConfig
+from indexmem.config.section import Section
+from indexmem.config.spec import run_root
+from indexmem.schedule.verdict import Verdict
+
+StepStatus = Literal["done", "failed", "unfinished"]
+
+
+class StepRecord(Section):
+    """What became of one verb of one suite. Only one that is done is not tried again."""
+
+    status: StepStatus = "unfinished"
+    exit_code: int | None = Field(None, description="negative: the signal that ended it")
+    seconds: float = Field(0.0, description="over all attempts")
+    gpu_seconds: float = Field(0.0, description="seconds times the GPUs that it might hold")
+
+
+class NightRecord(Section):
+    """How far a night is, by the names of its steps: '<suite>/<verb>'."""
+
+    steps: Mapping[str, StepRecord] = {}
+
+    def of(self, step: str) -> StepRecord:
+        return self.steps.get(step, StepRecord())
+
+    def updated(self, step: str, record: StepRecord) -> NightRecord:
+        return NightRecord(steps={**self.steps, step: record})
+
+    @property
+    def seconds(self) -> float:
+        return sum(step.seconds for step in self.steps.values())
+
+    @property
+    def gpu_seconds(self) -> float:
+        return sum(step.gpu_seconds for step in self.steps.values())
+
+
+@dataclass(frozen=True, order=True)
+class Night:
+    """One night's folder, which may not exist yet."""
+
+    date: dt.date
+    folder: Path
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "report.html"
+
+    @property
+    def note(self) -> Path:
+        return self.folder / "report.md"
+
+    @property
+    def verdict_file(self) -> Path:
+        return self.folder / "verdict.json"
+
+    @property
+    def has_rows(self) -> bool:
+        return any(self.folder.glob("*/results/rows"))
+
+    def suite(self, name: str) -> Path:
+        """Run root of a suite."""
+        return self.folder / name
+
+    def make_suite(self, name: str) -> Path:
+        """The same, created, with the trained modules where all suites find them."""
+        folder = self.suite(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / MODULES).mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (folder / MODULES).symlink_to(f"../{MODULES}")
+        return folder
+
+    def record(self) -> NightRecord:
+        path = self.folder / "record.json"
+        return NightRecord.model_validate_json(path.read_text()) if path.is_file() else NightRecord()
+
+    def save(self, record: NightRecord) -> None:
+        write_whole(self.folder / "record.json", record.model_dump_json(indent=1))
+
+    def verdict(self) -> Verdict | None:
+        """None until the night is judged."""
+        return Verdict.model_validate_json(self.verdict_file.read_text()) if self.verdict_file.is_file() else None
+
+    def forget_modules(self) -> None:
+        shutil.rmtree(self.folder / MODULES, ignore_errors=True)
+
+    def forget_rows(self) -> None:
+        """Only the small files stay: record, verdict and pages."""
+        for folder in filter(Path.is_dir, self.folder.iterdir()):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Nights:
+    """All nights of one nightly spec."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, spec: NightlySpec) -> Nights:
+        """Raises UserError when the run root is no folder."""
+        return cls(run_root(spec.place) / "nightly" / spec.name)
+
+    @property
+    def leases(self) -> Path:
+        """Folder of the lease on these nights: one process at a time works on any of them."""
+        return self.folder / "leases"
+
+    def night(self, date: dt.date) -> Night:
+        return Night(date, self.folder / date.isoformat())
+
+    def all(self) -> list[Night]:
+        """The nights that have begun, newest first."""
+        nights = []
+        for folder in self.folder.glob("*-*-*"):
+            with contextlib.suppress(ValueError):
+                nights.append(self.night(dt.date.fromisoformat(folder.name)))
+        return sorted(nights, reverse=True)
+
+    def reference(self, date: dt.date, config: CompareConfig) -> list[Night]:
+        """The nights that this one is compared with, newest first.
+
+        A night that raised an alarm is none: the alarm stays on until the loss is mended or accepted (`since`).
+        """
+        earliest = config.since or dt.date.min
+        chosen: list[Night] = []
+        for night in self.all():
+            if earliest <= night.date < date and night.has_rows and len(chosen) < config.nights:
+                verdict = night.verdict()
+                chosen += [night] if verdict is not None and not verdict.regressions else []
+        return chosen
+
+    def forget(self, retention: RetentionConfig, kept: Sequence[Night]) -> None:
+        """Delete rows and modules of nights that have had their time, except those in `kept`."""
+        for place, night in enumerate(self.all()):
+            if night in kept:
+                continue
+            if place >= retention.modules:
+                night.forget_modules()
+            if place >= retention.rows:
+                night.forget_rows()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace `path` in one step; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,111 @@
+"""A verdict for people: Markdown for MLflow, terminals and mails; one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from indexmem.live.status import duration
+from indexmem.schedule.night import Night, write_whole
+from indexmem.schedule.verdict import Change, MethodScore, Verdict
+
+SHOWN = 50  # changes in a table; the rest is in verdict.json
+
+
+def write_pages(night: Night, verdict: Verdict) -> None:
+    """Write the night's two pages."""
+    write_whole(night.note, markdown(verdict))
+    write_whole(night.page, html(verdict))
+
+
+def markdown(verdict: Verdict) -> str:
+    """The verdict as Markdown."""
+    blocks = [f"## {verdict.nightly} {verdict.date}", f"**{verdict.headline}**", explanation(verdict)]
+    for title, changes in (("Worse", verdict.regressions), ("Better", verdict.improvements)):
+        if changes:
+            head = ("suite", "method", "where", "before", "tonight", "change (95% interval)", "samples", "p")
+            blocks += [f"### {title}", _table(head, map(_change_row, changes[:SHOWN])), *_more(changes)]
+    if verdict.slowdowns:
+        slow = [
+            (s.suite, s.method, s.measure, seconds(s.before), seconds(s.now), f"{s.now / s.before:.1f}x")
+            for s in verdict.slowdowns[:SHOWN]
+        ]
+        columns = ("suite", "method", "median time of", "before", "tonight", "factor")
+        blocks += ["### Slower (a warning only)", _table(columns, slow)]
+    for suite in verdict.suites:
+        steps = ", ".join(f"{step.name} {step.ending} ({duration(step.seconds)})" for step in suite.steps)
+        scores = [(s.method, percent(s.before), percent(s.now), points(s)) for s in suite.scores]
+        blocks += [f"### {suite.name}", f"{suite.rows} rows, {suite.failed} failed; {steps}."]
+        blocks += [_table(("method", "before", "tonight", "change"), scores)] if scores else []
+    blocks += ["\n".join(f"- {note}" for note in verdict.notes)] if verdict.notes else []
+    return "\n\n".join([*blocks, f"Code: {verdict.commit or 'unknown'}"]) + "\n"
+
+
+def html(verdict: Verdict) -> str:
+    """The verdict as a page without scripts, which may request nothing. All text is escaped."""
+    environment = Environment(
+        loader=PackageLoader("indexmem.schedule"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"percent": percent, "seconds": seconds, "duration": duration, "p": p_text}
+    style = files("indexmem.schedule").joinpath("templates", "nightly.css").read_text(encoding="utf-8")
+    return environment.get_template("nightly.html.j2").render(
+        verdict=verdict,
+        explanation=explanation(verdict),
+        tables=(("Worse", verdict.regressions), ("Better", verdict.improvements)),
+        points=points,
+        shown=SHOWN,
+        style=Markup(style),
+    )
+
+
+def explanation(verdict: Verdict) -> str:
+    """What was compared with what, and what counts."""
+    if not verdict.reference:
+        return "Later nights will be compared with this one."
+    nights = ", ".join(map(str, verdict.reference))
+    return (
+        f"Compared on the same samples with {nights}. A regression loses at least "
+        f"{100 * verdict.minimum_effect:g} points, is lower than on each of these nights, and is significant over the "
+        f"whole table: when nothing changed, at most {100 * verdict.level:g}% of nights show one."
+    )
+
+
+def percent(share: float | None) -> str:
+    """A mean score in percent."""
+    return "-" if share is None else f"{100 * share:.1f}%"
+
+
+def points(score: MethodScore) -> str:
+    """By how many points it changed."""
+    return "-" if score.before is None else f"{100 * (score.now - score.before):+.1f}"
+
+
+def p_text(p_value: float) -> str:
+    return "< 0.0001" if p_value < 1e-4 else f"{p_value:.4f}"
+
+
+def seconds(value: float) -> str:
+    """0.0123 -> '12.3 ms', 6.1 -> '6.1 s'."""
+    return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def _change_row(change: Change) -> Sequence[str]:
+    interval = f"{100 * change.effect:+.1f} ({100 * change.low:+.1f} to {100 * change.high:+.1f})"
+    places = (change.suite, change.method, change.where, percent(change.before), percent(change.now))
+    return (*places, interval, str(change.samples), p_text(change.p_value))
+
+
+def _more(changes: Sequence[Change]) -> list[str]:
+    return [f"and {len(changes) - SHOWN} more, in verdict.json"] if len(changes) > SHOWN else []
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)

@@ -1,0 +1,45 @@
+"""The verdict as a JSON POST, to an address that only the environment knows: it may hold a secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+import warnings
+
+from indexmem.config.spec import content_hash
+from indexmem.schedule.night import Night, write_whole
+from indexmem.schedule.verdict import Verdict
+
+VARIABLE = "INDEXMEM_NIGHTLY_WEBHOOK"
+SECONDS = 10.0
+
+
+def payload(verdict: Verdict, night: Night) -> dict[str, object]:
+    """The verdict with its status and a `text`, which chat services show."""
+    summary = {"status": verdict.status, "text": f"{verdict.nightly} {verdict.date}: {verdict.headline}"}
+    return summary | {"page": str(night.page), "verdict": verdict.model_dump(mode="json")}
+
+
+def notify(verdict: Verdict, night: Night) -> bool:
+    """Post each verdict of a night once. Returns whether it was taken now; a failure warns and is tried again later."""
+    address = os.environ.get(VARIABLE, "")
+    content = payload(verdict, night)
+    sent, digest = night.folder / "notified", content_hash(content)
+    if not address or (sent.is_file() and sent.read_text() == digest):
+        return False
+    try:
+        if not address.startswith(("http://", "https://")):
+            raise ValueError("not an http address")
+        headers = {"Content-Type": "application/json", "User-Agent": "indexmem"}
+        request = urllib.request.Request(address, json.dumps(content).encode(), headers)
+        with urllib.request.urlopen(request, timeout=SECONDS):
+            pass
+    except (OSError, ValueError, urllib.error.URLError) as error:
+        # The address stays unnamed, and so does what urllib says of it.
+        reason = getattr(error, "code", None) or type(error).__name__
+        warnings.warn(f"The address in {VARIABLE} did not take the verdict ({reason}).", RuntimeWarning, stacklevel=2)
+        return False
+    write_whole(sent, digest)
+    return True

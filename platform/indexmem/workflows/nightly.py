@@ -1,0 +1,120 @@
+"""`indexmem nightly run`: one night from lock to verdict. Started twice, it does nothing twice."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from signal import Signals
+
+from indexmem.config.nightly import NightlySpec
+from indexmem.errors import UserError
+from indexmem.evaluate.lease import Leases
+from indexmem.schedule.drive import Drive, to_do
+from indexmem.schedule.judge import judge
+from indexmem.schedule.night import Night, Nights, write_whole
+from indexmem.schedule.page import markdown, write_pages
+from indexmem.schedule.process import Execute, Verbs, last_lines
+from indexmem.schedule.slots import Slots
+from indexmem.schedule.steps import Step, prepare, steps_of
+from indexmem.schedule.verdict import Verdict
+from indexmem.schedule.webhook import notify
+from indexmem.signals import StopSignals
+from indexmem.tracking.nightly_runs import NightlySink, score_metrics
+from indexmem.workflows.terminal import say
+
+BUSY = 4  # exit code: another process works on these nights
+
+
+def run(
+    spec: NightlySpec,
+    date: dt.date | None = None,
+    *,
+    dry_run: bool = False,
+    address: str | None = None,
+    execute: Execute | None = None,
+) -> int:
+    """Run the night of `date` (default: that of the newest slot), or find it done; compare, publish, say what moved.
+
+    `execute` runs a step (default: in a process of its own). Returns 0 fine, 1 rows or steps failed, 3 a regression,
+    4 when another process works on these nights, 128 + the signal's number when one ended the night early; it goes on
+    when it is started again. Raises UserError, before any step, for a spec that is not valid.
+    """
+    slots, nights = Slots.of(spec), Nights.of(spec)
+    night = nights.night(date or slots.newest(slots.now()).date())
+    steps = steps_of(spec, night)
+    if dry_run:
+        _describe(spec, nights, night, steps)
+        return 0
+    with StopSignals() as stop, Leases(nights.leases) as leases:
+        mine, held = leases.claim({spec.name})
+        if not mine:
+            say(f"{spec.name}: {held[0].owner} works on these nights ({held[0].path}). Nothing was done.")
+            return BUSY
+        work = to_do(night.record(), steps)
+        if work:
+            night.verdict_file.unlink(missing_ok=True)
+            _begin(night, steps, check=execute is None)
+            Drive(night, spec.budget, execute or Verbs(address), stop, leases.check, say).run(steps)
+        if stop.received is not None:
+            say(f"Stopped by {Signals(stop.received).name}. The same command goes on from here.")
+            return 128 + stop.received
+        reference = nights.reference(night.date, spec.compare)
+        verdict = night.verdict() or _judge(spec, night, steps, reference)
+        _publish(spec, night, verdict)
+        nights.forget(spec.retention, [night, *reference])
+    print(markdown(verdict))
+    print(f"Page: {night.page}")
+    return verdict.exit_code
+
+
+def _begin(night: Night, steps: Sequence[Step], check: bool) -> None:
+    """Freeze the specs and find mistakes in all of them before the first step takes a GPU."""
+    fresh = list({step.suite: step for step in steps if not step.spec.is_file()}.values())
+    prepare(night, steps)
+    for step in fresh if check else ():
+        if Verbs().check(step) == 2:
+            for other in fresh:  # the next start reads them anew, mended
+                other.spec.unlink()
+            raise UserError(f"suite '{step.suite}':\n{last_lines(step)}")
+
+
+def _judge(spec: NightlySpec, night: Night, steps: Sequence[Step], reference: Sequence[Night]) -> Verdict:
+    verdict = judge(spec, night, steps, reference)
+    write_pages(night, verdict)
+    write_whole(night.verdict_file, verdict.model_dump_json(indent=1))  # last: with it, the night is judged
+    return verdict
+
+
+def _publish(spec: NightlySpec, night: Night, verdict: Verdict) -> None:
+    sink = NightlySink.open(spec.place)
+    if sink is not None:
+        assert isinstance(sink, NightlySink), "open() makes what it is called on"
+        counts = {
+            "rows": sum(suite.rows for suite in verdict.suites),
+            "failed": sum(suite.failed for suite in verdict.suites),
+            "regressions": len(verdict.regressions),
+            "improvements": len(verdict.improvements),
+            "slowdowns": len(verdict.slowdowns),
+            "hours": sum(step.seconds for suite in verdict.suites for step in suite.steps) / 3600,
+        }
+        scores = {(suite.name, s.method): s.now for suite in verdict.suites for s in suite.scores}
+        where = sink.publish_night(
+            spec.place,
+            night.date,
+            metrics={name: float(value) for name, value in counts.items()} | score_metrics(scores),
+            tags={"status": verdict.status, "headline": verdict.headline, "git_commit": verdict.commit},
+            note=markdown(verdict),
+            artifacts={path.name: path for path in (night.page, night.note, night.verdict_file)},
+        )
+        if where:
+            say(f"MLflow: {where}")
+    if notify(verdict, night):
+        say("webhook: told")
+
+
+def _describe(spec: NightlySpec, nights: Nights, night: Night, steps: Sequence[Step]) -> None:
+    record = night.record()
+    reference = ", ".join(str(other.date) for other in nights.reference(night.date, spec.compare))
+    say(f"nightly {spec.name}, night of {night.date}: {night.folder}\n  compared with: {reference or 'no night yet'}")
+    for step in steps:
+        say(f"  {step.name}: {record.of(step.name).status}")

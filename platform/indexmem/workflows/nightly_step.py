@@ -1,0 +1,44 @@
+"""`python -m indexmem.workflows.nightly_step VERB SPEC`: a verb that ends when the process that started it does.
+
+Whoever starts it keeps the other end of its standard input open. When that end closes, even by SIGKILL, the verb is
+asked to stop. Stopping takes a while, so the verb of a night that was started again waits for its own orphan.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from indexmem.cli import main
+from indexmem.evaluate.lease import Leases
+from indexmem.schedule.process import SOME_FAILED
+
+WAIT_SECONDS = 0.5
+STOP_SECONDS = 60.0  # to end after SIGTERM
+
+
+def end_with_parent() -> None:
+    """Wait for the end of standard input, then ask this process to stop, and see to it that it does."""
+    while os.read(0, 1024):  # not sys.stdin, whose lock the interpreter needs at its own end
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(STOP_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_alone(arguments: list[str]) -> int:
+    """Run the verb once no other process runs one on the same spec. Returns its exit code, with SOME_FAILED for 1."""
+    with Leases(Path(arguments[1]).parent / "leases") as leases:
+        while not leases.claim({"step"})[0]:
+            time.sleep(WAIT_SECONDS)
+        code = main(arguments)
+    return SOME_FAILED if code == 1 else code
+
+
+if __name__ == "__main__":
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    sys.exit(run_alone(sys.argv[1:]))

@@ -1,0 +1,209 @@
+"""The steps of a night: order, budget, failures, signals; and the process that a step runs in."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from night_rows import date, nightly_spec
+
+from indexmem.config.nightly import NightBudget, NightlySpec, SuiteConfig
+from indexmem.errors import UserError
+from indexmem.evaluate.lease import Leases
+from indexmem.schedule.drive import Drive, describe, to_do
+from indexmem.schedule.night import NightRecord, Nights, StepRecord
+from indexmem.schedule.process import SOME_FAILED, Limits, Verbs, last_lines
+from indexmem.schedule.steps import prepare, steps_of
+from indexmem.signals import StopSignals
+
+GPU_SUITE = {"overrides": ("distill.use_gpu=true", "grid.gpus_per_actor=0.5", "grid.actors=4")}
+
+
+def two_suites(root: Path, budget: NightBudget | None = None, **settings: tuple[str, ...]) -> NightlySpec:
+    spec = nightly_spec(root)
+    suites = [SuiteConfig(name=name, spec=spec.suites[0].spec, **settings) for name in ("first", "second")]
+    return spec.model_copy(update={"suites": tuple(suites), "budget": budget or NightBudget()})
+
+
+class Driver:
+    """Drives the night of `spec` with `codes` for the steps by name (default 0), and notes which were run."""
+
+    def __init__(self, spec: NightlySpec, **codes: int) -> None:
+        self.night = Nights.of(spec).night(date(0))
+        self.steps = steps_of(spec, self.night)
+        prepare(self.night, self.steps)
+        self.budget, self.codes, self.stop = spec.budget, codes, StopSignals()
+        self.ran: list[str] = []
+        self.said: list[str] = []
+
+    def execute(self, step, limits):
+        self.ran.append(step.name)
+        limits.tick()
+        return self.codes.get(step.name.replace("/", "_"), 0)
+
+    def run(self) -> NightRecord:
+        Drive(self.night, self.budget, self.execute, self.stop, lambda: None, self.said.append).run(self.steps)
+        return self.night.record()
+
+
+def test_what_is_done_is_not_done_again(tmp_path):
+    spec = two_suites(tmp_path)
+    driver = Driver(spec)
+    record = driver.run()
+    assert driver.ran == ["first/distill", "first/eval", "second/distill", "second/eval"]
+    assert to_do(record, driver.steps) == []
+    again = Driver(spec)
+    again.run()
+    assert again.ran == []
+
+
+def test_a_failure_ends_its_suite_alone_and_is_tried_again(tmp_path):
+    spec = two_suites(tmp_path)
+    driver = Driver(spec, first_distill=-9, second_eval=SOME_FAILED)
+    record = driver.run()
+    assert driver.ran == ["first/distill", "second/distill", "second/eval"]
+    assert [describe(record.of(step.name)) for step in driver.steps] == [
+        "ended by SIGKILL",
+        "not finished",
+        "done",
+        "done, some rows failed",
+    ]
+    again = Driver(spec)
+    again.run()
+    assert again.ran == ["first/distill", "first/eval"]
+
+
+def test_python_giving_up_is_not_taken_for_failed_rows(tmp_path):
+    driver = Driver(two_suites(tmp_path), first_distill=1)
+    assert driver.run().of("first/distill").status == "failed"
+
+
+def test_a_signal_ends_the_night_before_the_next_step(tmp_path):
+    driver = Driver(two_suites(tmp_path), first_eval=128 + signal.SIGTERM)
+    execute = driver.execute
+
+    def interrupted(step, limits):
+        if step.name == "first/eval":
+            driver.stop.received = signal.SIGTERM
+        return execute(step, limits)
+
+    driver.execute = interrupted
+    record = driver.run()
+    assert driver.ran == ["first/distill", "first/eval"]
+    assert record.of("first/eval").status == "unfinished"
+
+
+@pytest.mark.parametrize(
+    ("spent", "budget", "ran"),
+    [
+        (StepRecord(seconds=3700), NightBudget(wall_hours=1), []),
+        (StepRecord(seconds=3700), NightBudget(wall_hours=2), ["first/distill", "first/eval"]),
+        (StepRecord(gpu_seconds=3700), NightBudget(gpu_hours=1), []),
+    ],
+)
+def test_a_spent_budget_starts_nothing_more(tmp_path, spent, budget, ran):
+    spec = two_suites(tmp_path, budget, **GPU_SUITE)
+    driver = Driver(spec)
+    driver.night.save(NightRecord(steps={"second/distill": spent.model_copy(update={"status": "failed"})}))
+    driver.run()
+    assert driver.ran[:2] == ran
+    assert any("budget is spent" in line for line in driver.said) == (not ran)
+
+
+def test_gpu_time_is_that_of_all_gpus(tmp_path):
+    spec = two_suites(tmp_path, NightBudget(gpu_hours=1), **GPU_SUITE)
+    steps = {step.name: step.gpus for step in steps_of(spec, Nights.of(spec).night(date(0)))}
+    assert steps["first/distill"] == 2.0
+    assert steps["first/eval"] == 2.0
+    uncounted = two_suites(tmp_path, NightBudget(gpu_hours=1), overrides=("grid.gpus_per_actor=1",))
+    with pytest.raises(UserError, match=r"grid\.actors=4"):
+        steps_of(uncounted, Nights.of(uncounted).night(date(0)))
+
+
+def test_a_night_goes_on_with_the_spec_that_it_began_with(tmp_path):
+    spec = two_suites(tmp_path)
+    driver = Driver(spec)
+    changed = two_suites(tmp_path, overrides=("grid.samples=3",))
+    assert [step.experiment for step in steps_of(changed, driver.night)] == [step.experiment for step in driver.steps]
+    other = steps_of(changed, Nights.of(changed).night(date(1)))
+    assert other[0].experiment.grid.samples == 3
+    assert other[0].experiment.run.root == str(other[0].folder)
+    assert not other[0].experiment.tracking.enabled
+
+
+SCRIPT = """
+import os, signal, sys, threading, time
+from indexmem.workflows.nightly_step import end_with_parent
+{body}
+"""
+
+
+@pytest.fixture
+def step(tmp_path):
+    spec = nightly_spec(tmp_path)
+    night = Nights.of(spec).night(date(0))
+    (only,) = steps_of(spec, night)
+    prepare(night, [only])
+    return only
+
+
+def program(tmp_path: Path, body: str) -> Verbs:
+    path = tmp_path / "program.py"
+    path.write_text(SCRIPT.format(body=body))
+    return Verbs("ray://head", (sys.executable, str(path)))
+
+
+def limits(seconds: float | None = None, tick=lambda: None) -> Limits:
+    return Limits(seconds, StopSignals(), tick)
+
+
+def test_a_step_gets_its_spec_and_leaves_a_log(step, tmp_path):
+    assert program(tmp_path, "print(sys.argv[1:]); sys.exit(7)")(step, limits()) == 7
+    assert last_lines(step) == f"    {['eval', str(step.spec), '--address', 'ray://head']}\n"
+
+
+def test_a_step_that_is_late_is_asked_to_end(step, tmp_path):
+    body = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\ntime.sleep(60)"
+    start = time.monotonic()
+    assert program(tmp_path, body)(step, limits(seconds=2.0)) == 143
+    assert time.monotonic() - start < 30
+
+
+def test_a_night_that_is_lost_takes_its_step_along(step, tmp_path):
+    def lost():
+        raise UserError("taken over")
+
+    with pytest.raises(UserError, match="taken over"):
+        program(tmp_path, f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)")(
+            step, limits(tick=lambda: (tmp_path / "pid").exists() and lost())
+        )
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_step_ends_when_its_night_is_killed(tmp_path):
+    """The child watches its standard input, whose other end dies with the parent."""
+    body = "threading.Thread(target=end_with_parent, daemon=True).start(); time.sleep(60)"
+    path = tmp_path / "child.py"
+    path.write_text(SCRIPT.format(body=body))
+    child = subprocess.Popen([sys.executable, str(path)], stdin=subprocess.PIPE)
+    time.sleep(0.2)
+    assert child.poll() is None
+    child.stdin.close()
+    assert child.wait(timeout=60) == -signal.SIGTERM
+
+
+def test_a_step_waits_for_the_orphan_of_a_killed_night(step, tmp_path):
+    body = "from indexmem.workflows import nightly_step as step\nstep.main = lambda words: print(words) or 1\n"
+    body += "sys.exit(step.run_alone(sys.argv[1:]))"
+    started = time.monotonic()
+    with Leases(step.folder / "leases") as orphan:
+        orphan.claim({"step"})
+        ended = lambda: time.monotonic() - started > 3 and orphan.release()  # noqa: E731
+        assert program(tmp_path, body)(step, limits(tick=ended)) == SOME_FAILED
+    assert time.monotonic() - started > 3
+    assert "eval" in last_lines(step)
+    assert list((step.folder / "leases").iterdir()) == []
