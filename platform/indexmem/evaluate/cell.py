@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,9 +70,9 @@ class CellEvaluator:
         cells go on.
         """
         prompts = [self._prompt(task.sample) for task in tasks]
-        eviction, chunk = self.experiment.eviction, self.experiment.grid.prefill_chunk
+        eviction, grid = self.experiment.eviction, self.experiment.grid
         prepared = [
-            prepare(self.backbone, prompt.context_ids, task.cells, self.methods, eviction, chunk)
+            prepare(self.backbone, prompt.context_ids, task.cells, self.methods, eviction, grid.prefill_chunk)
             for task, prompt in zip(tasks, prompts)
         ]
         ready = [
@@ -81,7 +82,7 @@ class CellEvaluator:
             if cell.id in done.ready
         ]
         decode_rows = [self._decode_row(*item) for item in ready]
-        answers = decode(self.backbone, decode_rows, self.experiment.grid.batch_bytes)
+        answers = decode(self.backbone, decode_rows, grid.batch_bytes, grid.decoding)
         rows = [self._row(*item, answer) for item, answer in zip(ready, answers)]
         for task, done in zip(tasks, prepared):
             for cell in task.cells:
@@ -96,7 +97,7 @@ class CellEvaluator:
 
     def _prompt(self, sample: Sample) -> Prompt:
         tokenizer = self.backbone.tokenizer
-        prompt = PromptFormat.of(tokenizer)
+        prompt = PromptFormat.of(tokenizer, chat=sample.chat)
         return Prompt(
             encode(tokenizer, prompt.context(sample.context)),
             encode(tokenizer, prompt.question(sample.question, sample.answer_prefix)),
@@ -109,6 +110,9 @@ class CellEvaluator:
             prompt.question_ids,
             task.sample.max_new_tokens,
             compression_of(cell, self.methods[cell.method.label], self.experiment.eviction),
+            task.sample.stop,
+            task.sample.min_new_tokens,
+            draw_seed(self.experiment.grid.seed, task.sample),
         )
 
     def _row(self, task: Task, prompt: Prompt, cell: Cell, done: Prepared, answer: Answer) -> Row:
@@ -122,7 +126,7 @@ class CellEvaluator:
             "protocol": benchmark.protocol,
             "score": benchmark.score(text, sample),
             "other_scores": json.dumps(dict(benchmark.other_scores(text, sample)), sort_keys=True),
-            "truncated": len(answer.token_ids) >= sample.max_new_tokens,
+            "truncated": not answer.ended,
             "status": OK,
             "context_tokens": context_tokens,
             "question_tokens": len(prompt.question_ids),
@@ -130,6 +134,8 @@ class CellEvaluator:
             "kept_min": min(lengths),
             "kept_mean": sum(lengths) / len(lengths),
             "kept_max": max(lengths),
+            "decode_kept_mean": answer.held_mean,
+            "decode_kept_max": answer.held_max,
             "measured_ratio": 1 - (cache.kv_bytes - cache.window_bytes) / (full_kv_bytes - cache.window_bytes),
             "kv_bytes": cache.kv_bytes,
             "indexer_bytes": cache.indexer_bytes,
@@ -160,6 +166,12 @@ class CellEvaluator:
             "kept_heads": [bytes(kept_L.tolist()) for kept_L in kept_NL],
             "kv_heads": heads,
         }
+
+
+def draw_seed(seed: int, sample: Sample) -> int:
+    """Of a sample's draws: all cells draw the same numbers, which makes their comparison less noisy."""
+    digest = hashlib.sha256(f"{seed}/{sample.id}/{sample.repeat}".encode()).digest()
+    return int.from_bytes(digest[:8])
 
 
 def _device_name(device: torch.device) -> str:

@@ -16,6 +16,7 @@ from indexmem.config.schema import GridConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.units import Unit
 from indexmem.evaluate.worker import Assignment, Load, Outcome, Worker
+from indexmem.runtime import room
 
 CHECK_SECONDS = 3.0  # between looks at the cluster's size
 LOAD_ATTEMPTS = 3  # actors in a row that may die while loading before the run gives up
@@ -80,7 +81,7 @@ class Crew:
             raise UserError(
                 f"Actors with {_resources(grid.cpus_per_actor, grid.gpus_per_actor)} each do not fit this cluster: no "
                 f"node has as much ({_total()} altogether). Lower grid.cpus_per_actor or grid.gpus_per_actor, or add "
-                "nodes first."
+                "nodes; run.wait_for_nodes=SECONDS waits for nodes that an autoscaler starts."
             )
         options: dict[str, Any] = {"num_cpus": grid.cpus_per_actor, "num_gpus": grid.gpus_per_actor}
         self._actor_class = ray.remote(**options)(Evaluator)
@@ -196,11 +197,7 @@ class Crew:
 
     def _room(self) -> int:
         """Actors that the living nodes hold when nothing else runs there."""
-        return sum(
-            actors_on(node["Resources"], self._grid.cpus_per_actor, self._grid.gpus_per_actor)
-            for node in ray.nodes()
-            if node["Alive"]
-        )
+        return room(self._grid.cpus_per_actor, self._grid.gpus_per_actor)
 
     def _died_with_its_node(self, member: Member) -> bool:
         """Also true when it was still on its way to a node and one has died meanwhile: Ray does not say which."""
@@ -219,15 +216,6 @@ def _succeeded(reference: Any) -> bool:
     except ray.exceptions.RayError:  # also while there is none yet
         return False
     return True
-
-
-def actors_on(resources: dict[str, float], cpus: float, gpus: float) -> int:
-    """How many actors of this size one node holds; a part of a GPU always comes from one GPU."""
-    room = int(resources.get("CPU", 0) // cpus)
-    if not gpus:
-        return room
-    have = resources.get("GPU", 0)
-    return min(room, int(have) * int(1 / gpus + 1e-9) if gpus < 1 else int(have // gpus))
 
 
 def _resources(cpus: float, gpus: float) -> str:

@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Mapping
 
 from indexmem.evaluate.crew import Crew, Report, shares
-from indexmem.evaluate.draining import StopSignals
+from indexmem.evaluate.digest import Digest
 from indexmem.evaluate.grid import GridPlan
+from indexmem.evaluate.metrics import GridMetrics
 from indexmem.evaluate.progress import Progress
 from indexmem.evaluate.units import Backlog, Mask
 from indexmem.evaluate.worker import Assignment, Load
+from indexmem.signals import StopSignals
 
 IN_FLIGHT = 2  # units at an actor, so that none waits for the driver; bounds what is computed and not yet stored
 GUIDE = 2  # an actor takes at most this part of its share of what is left
@@ -39,6 +41,7 @@ class Dispatch:
         self._backlog = Backlog(missing)
         self._full_unit = self._grid.unit_samples * max(map(len, plan.cells_of.values()))
         self._progress, self._on_progress = progress, on_progress
+        self._metrics = GridMetrics(assignment.experiment.name)
 
     def run(self, load: Load, stop: StopSignals, check: Callable[[], None]) -> None:
         """Work until nothing is left, or until a signal. `check` may raise to end it, every now and then."""
@@ -65,6 +68,8 @@ class Dispatch:
     def _receive(self, report: Report | None) -> None:
         if report is None:
             return
+        if report.outcome is None:
+            self._metrics.lost()
         for unit in report.untouched:
             self._backlog.put_back(unit)
         assert report.unit is not None
@@ -73,12 +78,15 @@ class Dispatch:
             if report.outcome.retention is not None:
                 self._plan.store.append_encoded(report.outcome.retention, partition, "retention")
             self._plan.store.append_encoded(report.outcome.rows, partition)
-            self._progress.add(report.outcome.done, report.outcome.failed)
+            self._progress.add(report.outcome.digest)
+            self._metrics.unit(report.outcome.digest, report.outcome.seconds)
         elif not self._backlog.retry(report.unit, self._grid.max_attempts):
             assert report.error is not None
             rows = self._assignment.failed_rows(self._assignment.tasks(report.unit), report.error)
             self._plan.store.append(rows, self._plan.partition(report.unit.benchmark))
-            self._progress.add(len(rows), len(rows))
+            digest = Digest.of(rows, report.unit.benchmark, self._plan.cells_of[report.unit.benchmark])
+            self._progress.add(digest)
+            self._metrics.given_up(digest)
 
     def _drain(self, crew: Crew) -> None:
         """Store what is being worked on, if it ends soon enough."""
@@ -90,4 +98,5 @@ class Dispatch:
 
     def _tell(self, crew: Crew, note: str) -> None:
         self._progress.actors, self._progress.note = len(crew.ready), note
+        self._metrics.moment(self._progress, self._backlog.rows)
         self._on_progress(self._progress)

@@ -11,12 +11,13 @@ import numpy as np
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.evaluate.dispatch import Dispatch, OnProgress
-from indexmem.evaluate.draining import StopSignals
 from indexmem.evaluate.grid import GridPlan
 from indexmem.evaluate.lease import Lease, Leases
 from indexmem.evaluate.progress import Progress
+from indexmem.evaluate.scores import PartialScores
 from indexmem.evaluate.units import Mask
 from indexmem.evaluate.worker import Assignment, Load, load_evaluator, packed_samples
+from indexmem.signals import StopSignals
 
 WAIT_SECONDS = 3.0  # between looks at another driver's leases
 SMALL_PART, MANY_PARTS = 2_000, 64  # rows in a part file, and neighbours so small, that make merging worth it
@@ -79,7 +80,11 @@ def _tell(progress: Progress, note: str, on_progress: OnProgress) -> None:
 
 def _look(plan: GridPlan, cells: set[str], progress: Progress) -> dict[str, Mask]:
     """The rows of these cells that the store lacks; all others count as done."""
-    missing = _only(plan, plan.missing(), cells)
+    stored = plan.scores()
+    progress.scores = progress.scores or PartialScores(plan.cells_of, {b: len(s) for b, s in plan.samples.items()})
+    for benchmark, score_SC in stored.items():
+        progress.scores.stored(benchmark, score_SC)
+    missing = _only(plan, {benchmark: np.isnan(score_SC) for benchmark, score_SC in stored.items()}, cells)
     progress.done = plan.row_count - sum(int(missing_SC.sum()) for missing_SC in missing.values())
     return missing
 

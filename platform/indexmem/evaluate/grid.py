@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample, build_hash
+from indexmem.benchmarks.cache import SampleCache
 from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.budget import NOTHING_EVICTED
-from indexmem.config.schema import Experiment, MethodConfig
+from indexmem.config.schema import Experiment, GridConfig, MethodConfig
 from indexmem.config.spec import content_hash, run_root
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
@@ -25,11 +27,17 @@ from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import FULL, make_method, needs_training
 from indexmem.models.backbone import fingerprint, inspect, load_tokenizer
 from indexmem.models.geometry import Geometry
+from indexmem.models.known_geometries import KNOWN_GEOMETRIES, is_at_hand
 from indexmem.models.texts import load_texts
+from indexmem.results.gate import check_floor
 from indexmem.results.store import RowStore
 
 # Raise when a change to the engine changes answers: old rows then no longer count as the same cell.
 ENGINE_VERSION = 1
+
+NOT_AT_HAND = "not-at-hand"  # in an outline, instead of hashes
+
+Samples = Mapping[str, tuple[Sample, ...]]  # benchmark -> samples
 
 
 @dataclass(frozen=True)
@@ -40,9 +48,10 @@ class GridPlan:
     model_fingerprint: str
     methods: Mapping[str, MethodConfig]  # label -> config
     cells: tuple[Cell, ...]
-    samples: Mapping[str, tuple[Sample, ...]]  # benchmark -> samples
+    samples: Samples
     store: RowStore
     checkpoint: str | None  # folder of the indexer that the cells use
+    outline: bool = False  # the model is not at hand: sizes are published ones, and samples stand for themselves only
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -71,11 +80,16 @@ class GridPlan:
 
     def missing(self) -> dict[str, Mask]:
         """benchmark -> missing_SC: which of its samples lack a finished row in which of its cells."""
+        return {benchmark: np.isnan(score_SC) for benchmark, score_SC in self.scores().items()}
+
+    def scores(self) -> dict[str, NDArray[np.float32]]:
+        """benchmark -> score_SC of its samples' finished rows in its cells; NaN where there is none."""
         return {
-            benchmark: ~self.store.done(
+            benchmark: self.store.scores(
                 [self.partition(benchmark)],
                 [cell.id for cell in self.cells_of[benchmark]],
                 [sample.id for sample in samples],
+                [sample.repeat for sample in samples],
             ).T
             for benchmark, samples in self.samples.items()
         }
@@ -95,12 +109,13 @@ class GridPlan:
 
 
 def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan:
-    """Check the spec and lay out its cells and samples.
+    """Check the spec and lay out its cells and samples; samples that are not cached in the run root are made.
 
     Raises UserError for an unknown method, parameter or benchmark, eviction settings that do not fit together, a prompt
     longer than the model's context, a budget in bytes below what a method holds in any case, a missing or unfitting
-    checkpoint, a missing model, or a haystack without text.
-    With `require_checkpoint=False` (dry run) a spec whose indexer is not trained yet can still be planned.
+    checkpoint, a missing model, a haystack without text, or a floor for the full cache that nothing can be held to.
+    With `require_checkpoint=False` (dry run) a spec whose indexer is not trained yet can still be planned, and one
+    whose model is not on this machine but of known geometry gets an outline: cells and numbers, no samples.
     """
     grid = experiment.grid
     if not grid.methods:
@@ -110,14 +125,17 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
     check_eviction(experiment.eviction, grid.methods)
     check_budgets(experiment.eviction, grid)
     benchmarks = make_benchmarks(grid.benchmarks)
-    geometry = inspect(experiment.model)
+    check_floor(grid, [benchmark.name for benchmark in benchmarks])
+    known = KNOWN_GEOMETRIES.get(experiment.model.id)
+    outline = known is not None and not require_checkpoint and not is_at_hand(experiment.model)
+    geometry = known if known is not None and outline else inspect(experiment.model)
     check_model(experiment.eviction, geometry)
     if grid.length > geometry.max_positions:
         raise UserError(
             f"grid.length={grid.length} is more than the model's context of {geometry.max_positions} tokens. "
             f"Use grid.length={geometry.max_positions} or less."
         )
-    checkpoint = _checkpoint(experiment, require_checkpoint)
+    checkpoint = None if outline else _checkpoint(experiment, require_checkpoint)
     context = MethodContext(geometry, checkpoint=checkpoint, extra_tokens=experiment.eviction.extra_tokens)
     checkpoints = {}
     for config in grid.methods:
@@ -133,19 +151,17 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
             footprint = Footprint.of(method, geometry, grid.length, experiment.model.element_size)
             check_bytes_suffice(config, footprint, grid.requested)
 
-    tokenizer = load_tokenizer(experiment.model)
-    haystack = "\n\n".join(load_texts([grid.haystack]))
-    build = BuildContext(tokenizer, grid.length, grid.seed, haystack, grid.max_new_tokens)
-    model = fingerprint(experiment.model)
-    builds = {benchmark.name: build_hash(benchmark, build) for benchmark in benchmarks}
+    model = NOT_AT_HAND if outline else fingerprint(experiment.model)
+    builds, samples = _placeholders(benchmarks, grid) if outline else _samples(benchmarks, experiment)
     return GridPlan(
         geometry=geometry,
         model_fingerprint=model,
         methods={config.label: config for config in grid.methods},
         cells=tuple(_cells(experiment, model, builds, checkpoints)),
-        samples={b.name: tuple(_samples(b, grid.samples, build)) for b in benchmarks},
+        samples={name: repeated(once, grid.decoding.repeats) for name, once in samples.items()},
         store=RowStore(run_root(experiment) / "results"),
         checkpoint=checkpoint,
+        outline=outline,
     )
 
 
@@ -163,13 +179,37 @@ def _cells(experiment: Experiment, model: str, builds: Mapping[str, str], checkp
                     "checkpoint": checkpoint,
                     "eviction": eviction,
                     "build": build,
-                } | budget.identity
+                }
+                identity |= budget.identity | experiment.grid.decoding.identity
                 cells.append(Cell(content_hash(identity), method, budget, benchmark, build, checkpoint))
     return cells
 
 
-def _samples(benchmark: Benchmark, count: int, build: BuildContext) -> list[Sample]:
-    return list(benchmark.samples(count, build))
+def repeated(samples: Sequence[Sample], repeats: int) -> tuple[Sample, ...]:
+    """All samples once, then all again: an interrupted grid has as many repeats of one as of another."""
+    return tuple(replace(sample, repeat=repeat) for repeat in range(repeats) for sample in samples)
+
+
+def _samples(benchmarks: Sequence[Benchmark], experiment: Experiment) -> tuple[dict[str, str], Samples]:
+    """benchmark -> build hash, and benchmark -> samples."""
+    grid = experiment.grid
+    haystack = "\n\n".join(load_texts([grid.haystack]))
+    build = BuildContext(load_tokenizer(experiment.model), grid.length, grid.seed, haystack, grid.max_new_tokens)
+    builds = {benchmark.name: build_hash(benchmark, build) for benchmark in benchmarks}
+    cache = SampleCache(run_root(experiment) / "cache" / "samples")
+    return builds, cache.samples(benchmarks, builds, grid.samples, build)
+
+
+def _placeholders(benchmarks: Sequence[Benchmark], grid: GridConfig) -> tuple[dict[str, str], Samples]:
+    """The same for a model whose tokenizer is not at hand: samples without content, to be counted."""
+    samples = {
+        b.name: tuple(
+            Sample(f"{b.name}/{index}", b.name, "", "", "", ("",), grid.max_new_tokens or b.max_new_tokens)
+            for index in range(min(grid.samples, b.size or grid.samples))
+        )
+        for b in benchmarks
+    }
+    return dict.fromkeys(samples, NOT_AT_HAND), samples
 
 
 def _checkpoint(experiment: Experiment, required: bool) -> str | None:

@@ -104,21 +104,29 @@ def _after_prefill(
     filled = prefill(backbone, context_ids, used, config.sinks, chunk)
     for cell in cells:
         label, method = cell.method.label, methods[cell.method.label]
-        if label in filled.errors:
-            done.errors[cell.id] = filled.errors[label]
-            continue
-        rankings_HL = filled.rankings_HL[label]
         compression = compression_of(cell, method, config)
-        if compression is not None:  # the best B_max tokens of any ranking are all that may be kept
-            rankings_HL = [ranking_HL[:, : compression.budget] for ranking_HL in rankings_HL]
         try:
             wanted = request(backbone, len(context_ids), cell, method, config)
+            rankings_HL = filled.rankings_HL[label]
+            if label in filled.errors:
+                if wanted.tokens < len(context_ids):
+                    done.errors[cell.id] = filled.errors[label]
+                    continue
+                # What keeps everything needs no ranking: contexts for long answers may be too short for one.
+                rankings_HL = [_as_they_come(backbone, len(context_ids))] * backbone.geometry.layers
+            if compression is not None:  # the best B_max tokens of any ranking are all that may be kept
+                rankings_HL = [ranking_HL[:, : compression.budget] for ranking_HL in rankings_HL]
             cache = method.compress(filled.context, rankings_HL, wanted.target)
             wanted.check(cache, cell)
         except ValueError as error:  # the method cannot give this budget of this context
             done.errors[cell.id] = error
         else:
             done.ready[cell.id] = Prepared(cache, filled.seconds, filled.score_seconds[label])
+
+
+def _as_they_come(backbone: Backbone, tokens: int) -> torch.Tensor:
+    """A ranking [H, L] of all tokens by position."""
+    return torch.arange(tokens, device=backbone.device).expand(backbone.geometry.kv_heads, -1)
 
 
 def _before_prefill(

@@ -1,4 +1,4 @@
-"""How far a grid is, for the line that a person reads."""
+"""How far a grid is."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from indexmem.evaluate.digest import KEPT_FAILURES, Digest
+from indexmem.evaluate.scores import PartialScores
+from indexmem.live.status import Failure, Status
 
 WINDOW_SECONDS = 120.0  # the rate is that of the last two minutes
 WINDOW_EVENTS = 8  # or of the last eight units, where units take longer
-NEWS_SECONDS = 2.0  # between lines that say something new
+
+
+class _Event(NamedTuple):
+    time: float
+    rows: int  # stored by then
+    tokens: int  # read and written by then
 
 
 @dataclass
@@ -22,29 +32,36 @@ class Progress:
     actors: int = 0  # at work or ready for it
     note: str = ""  # what the run waits for, if anything
     stopped_by: int | None = None  # signal that ended the run early
-    _events: deque[tuple[float, int]] = field(default_factory=deque, repr=False)  # (time, rows stored by then)
+    scores: PartialScores | None = None
+    failures: deque[Failure] = field(default_factory=lambda: deque(maxlen=KEPT_FAILURES))  # newest first
+    _tokens: int = 0
+    _latest: Digest | None = None
+    _events: deque[_Event] = field(default_factory=deque, repr=False)
 
     def start(self) -> None:
         """Begin to measure: from now on rows are computed."""
-        self._events = deque([(time.monotonic(), self.done)])
+        self._events = deque([_Event(time.monotonic(), self.done, self._tokens)])
 
-    def add(self, done: int, failed: int) -> None:
+    def add(self, digest: Digest) -> None:
         """Count stored rows."""
-        self.done += done
-        self.failed += failed
+        if not self._events:
+            self.start()
+        self.done += digest.done
+        self.failed += digest.failed
+        self._tokens += digest.tokens
+        self._latest = digest
+        self.failures.extendleft(digest.failures)
+        if self.scores is not None:
+            self.scores.add(digest)
         now = time.monotonic()
-        self._events = self._events or deque([(now, self.done - done)])
-        self._events.append((now, self.done))
-        while len(self._events) > WINDOW_EVENTS and self._events[1][0] < now - WINDOW_SECONDS:
+        self._events.append(_Event(now, self.done, self._tokens))
+        while len(self._events) > WINDOW_EVENTS and self._events[1].time < now - WINDOW_SECONDS:
             self._events.popleft()
 
     @property
     def rate(self) -> float | None:
         """Rows per second lately; None before the first."""
-        if len(self._events) < 2:
-            return None
-        (start, before), (_, after) = self._events[0], self._events[-1]
-        return (after - before) / max(time.monotonic() - start, 1e-9)
+        return self._per_second(lambda event: event.rows)
 
     @property
     def eta_seconds(self) -> float | None:
@@ -52,41 +69,37 @@ class Progress:
         rate = self.rate
         return (self.total - self.done) / rate if rate else None
 
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens that the models read and wrote per second lately; None before the first."""
+        return self._per_second(lambda event: event.tokens)
+
+    def status(self) -> Status:
+        """This moment, for people."""
+        latest, scores = self._latest, self.scores
+        return Status(
+            kind="grid",
+            unit="rows",
+            total=self.total,
+            done=self.done,
+            failed=self.failed,
+            rate=self.rate,
+            eta_seconds=self.eta_seconds,
+            actors=self.actors,
+            tokens_per_second=self.tokens_per_second or None,
+            batch_rows=latest.batch_rows or None if latest else None,
+            cache_bytes=latest.cache_bytes or None if latest else None,
+            note=self.note,
+            failures=tuple(self.failures),
+            scores=scores.table() if scores else None,
+        )
+
     def line(self) -> str:
-        """For example '120/500 rows  3 failed  12.5 rows/s  about 30 s left  4 actors'."""
-        parts = [f"{self.done}/{self.total} rows"]
-        if self.failed:
-            parts.append(f"{self.failed} failed")
-        if self.rate:
-            parts.append(f"{self.rate:.3g} rows/s")
-        if self.eta_seconds:
-            parts.append(f"about {duration(self.eta_seconds)} left")
-        if self.actors:
-            parts.append(f"{self.actors} actor{'s' if self.actors > 1 else ''}")
-        return "  ".join([*parts, self.note] if self.note else parts)
+        """`status().line()`, for logs."""
+        return self.status().line()
 
-
-def duration(seconds: float) -> str:
-    """'40 s', '12 min' or '3.5 h'."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-class Meter:
-    """Prints a line every `seconds` while a grid runs, at its end, and sooner when there is something to wait for."""
-
-    def __init__(self, say: Callable[[str], None], seconds: float) -> None:
-        self._say, self._seconds = say, seconds
-        self._next, self._note, self._complete = float("-inf"), "", False
-
-    def __call__(self, progress: Progress) -> None:
-        now = time.monotonic()
-        complete = progress.done >= progress.total
-        ends = complete and not self._complete
-        if progress.note not in ("", self._note):
-            self._next = min(self._next, now + NEWS_SECONDS if self._note else now)
-        self._note, self._complete = progress.note, complete
-        if now >= self._next or ends:
-            self._say(f"  {progress.line()}")
-            self._next = now + self._seconds
+    def _per_second(self, count: Callable[[_Event], int]) -> float | None:
+        if len(self._events) < 2:
+            return None
+        first, last = self._events[0], self._events[-1]
+        return (count(last) - count(first)) / max(time.monotonic() - first.time, 1e-9)

@@ -16,9 +16,10 @@ import pyarrow as pa
 from indexmem.benchmarks.base import Sample
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.evaluate.cells import RETENTION_SAMPLES, Cell, Task
+from indexmem.evaluate.digest import Digest
 from indexmem.evaluate.rows import Row, failed_row
 from indexmem.evaluate.units import Unit
-from indexmem.results.schema import OK, RETENTION_SCHEMA, ROW_SCHEMA
+from indexmem.results.schema import RETENTION_SCHEMA, ROW_SCHEMA
 from indexmem.results.table import encoded
 
 
@@ -81,9 +82,17 @@ class Outcome:
 
     rows: bytes
     retention: bytes | None
-    done: int  # rows, failed ones included
-    failed: int
+    digest: Digest
     seconds: float
+
+    @property
+    def done(self) -> int:
+        """Rows, failed ones included."""
+        return self.digest.done
+
+    @property
+    def failed(self) -> int:
+        return self.digest.failed
 
 
 class Worker:
@@ -108,8 +117,7 @@ class Worker:
         return Outcome(
             encoded(rows, ROW_SCHEMA),
             encoded(retention, RETENTION_SCHEMA) if retention else None,
-            len(rows),
-            sum(row["status"] != OK for row in rows),
+            Digest.of(rows, unit.benchmark, self.assignment.cells[unit.benchmark]),
             time.perf_counter() - started,
         )
 

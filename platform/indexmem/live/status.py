@@ -1,0 +1,112 @@
+"""How far a run is: one record for the terminal, the page and whoever reads the file.
+
+Times are seconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["grid", "training", "sweep"]
+State = Literal["running", "done", "stopped", "failed"]
+
+MAX_TEXT = 500  # characters of one failure's reason
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Something that did not work, in one line each."""
+
+    where: str  # "knorm 75% niah_single_1/3"
+    reason: str  # "OutOfMemoryError: ..."
+
+    @classmethod
+    def of(cls, where: str, reason: str) -> Failure:
+        return cls(one_line(where), one_line(reason))
+
+
+@dataclass(frozen=True)
+class MethodScores:
+    """A method's mean scores so far, one per budget; None where there is no row yet."""
+
+    method: str
+    means: tuple[float | None, ...]
+    rows: tuple[int, ...]  # finished ones that each mean is made of
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Partial scores, method x budget: means over benchmarks of the means over their finished rows."""
+
+    budgets: tuple[str, ...]
+    methods: tuple[MethodScores, ...]
+    omitted: int = 0  # methods or budgets left out for size
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Something measured on the way, such as a loss."""
+
+    name: str
+    points: tuple[tuple[int, float], ...]  # (step, value)
+
+
+@dataclass(frozen=True)
+class Status:
+    """A run at one moment. `rate` counts units per second lately; None where nothing is known yet."""
+
+    kind: Kind
+    unit: str  # what is counted: "rows", "steps", "trials"
+    total: int
+    done: int = 0  # failed ones included
+    failed: int = 0  # of those that this run did
+    rate: float | None = None
+    eta_seconds: float | None = None
+    actors: int = 0  # at work or ready for it
+    tokens_per_second: float | None = None
+    batch_rows: int | None = None  # decoded together lately
+    cache_bytes: int | None = None  # what such a batch holds: K, V, indexer keys, memory
+    note: str = ""  # what the run waits for, if anything
+    failures: tuple[Failure, ...] = ()  # the last ones, newest first
+    scores: Scores | None = None
+    curves: tuple[Curve, ...] = ()
+
+    def line(self) -> str:
+        """For example '120/500 rows  3 failed  12.5 rows/s  about 30 s left  4 actors'."""
+        parts = [f"{self.done}/{self.total} {self.unit}"]
+        if self.failed:
+            parts.append(f"{self.failed} failed")
+        parts += [f"{curve.name} {curve.points[-1][1]:.4f}" for curve in self.curves[:1] if curve.points]
+        if self.rate:
+            parts.append(f"{self.rate:.3g} {self.unit}/s")
+        if self.tokens_per_second:
+            parts.append(f"{self.tokens_per_second:.0f} tokens/s")
+        if self.eta_seconds:
+            parts.append(f"about {duration(self.eta_seconds)} left")
+        if self.actors:
+            parts.append(f"{self.actors} actor{'s' if self.actors > 1 else ''}")
+        return "  ".join([*parts, self.note] if self.note else parts)
+
+
+def duration(seconds: float) -> str:
+    """'40 s', '12 min' or '3.5 h'."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def size(count: float) -> str:
+    """'512 B', '1.5 MiB' or '20 GiB'."""
+    units = ("B", "KiB", "MiB", "GiB")
+    step = 0
+    while count >= 1024 and step < len(units) - 1:
+        count, step = count / 1024, step + 1
+    return f"{count:.0f} {units[step]}" if count >= 100 else f"{count:.3g} {units[step]}"
+
+
+def one_line(text: str) -> str:
+    """`text` without line breaks, terminal escapes and marks that reorder text, cut to MAX_TEXT characters."""
+    printable = "".join(character if character.isprintable() else " " for character in text[: 4 * MAX_TEXT])
+    words = " ".join(printable.split())
+    return words if len(words) <= MAX_TEXT else f"{words[: MAX_TEXT - 1]}…"
