@@ -71,5 +71,10 @@ def all_runs(root: Path, experiment: str = "indexmem/eval") -> list[Run]:
     return list(store.search_runs([found.experiment_id])) if found else []
 
 
+def used_models(store: MlflowClient, run: Run) -> list[str]:
+    """Ids of the logged models that the run used, which a search of runs leaves out."""
+    return [model.model_id for model in store.get_run(run.info.run_id).inputs.model_inputs]
+
+
 def points(root: Path, run_id: str, metric: str) -> list[tuple[int, float]]:
     return sorted((point.step, point.value) for point in client(root).get_metric_history(run_id, metric))

@@ -11,7 +11,7 @@ import pytest
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow_reading import all_runs, client, points, sink, spec
 
-from indexmem.tracking.mlflow_sink import NON_FINITE_TAG
+from indexmem.tracking.distill_runs import NON_FINITE_TAG
 
 
 def history(steps: range, **values: float) -> list[dict[str, float]]:

@@ -15,8 +15,9 @@ from mlflow_reading import all_runs, client, new_root, points, rows, sink, spec
 
 from indexmem.config.load import validate
 from indexmem.results.schema import FAILED
-from indexmem.tracking.mlflow_runs import PARENT_TAG
-from indexmem.tracking.mlflow_sink import CELL_TAG, NOTE_TAG
+from indexmem.tracking import grid_runs
+from indexmem.tracking.grid_runs import CELL_TAG
+from indexmem.tracking.mlflow_runs import FINGERPRINT_TAG, NOTE_TAG, PARENT_TAG
 
 WRITES = ("create_experiment", "create_run", "log_batch", "log_inputs", "log_artifacts", "set_terminated", "update_run")
 
@@ -27,12 +28,20 @@ def content(root: Path) -> dict[str, Any]:
     names = {run.info.run_id: run.info.run_name for run in runs}
     shown = {}
     for run in runs:
-        tags = {key: names.get(value, value) for key, value in run.data.tags.items()}
+        tags = {key: without_ids(value, names) for key, value in run.data.tags.items() if key != FINGERPRINT_TAG}
+        assert FINGERPRINT_TAG in run.data.tags
         key = run.data.tags.get(CELL_TAG, "parent")
         assert key not in shown, f"two runs for {key}"
         inputs = [item.dataset.name for item in run.inputs.dataset_inputs]
         shown[key] = (run.info.status, run.data.params, run.data.metrics, tags, inputs)
     return shown
+
+
+def without_ids(text: str, names: dict[str, str]) -> str:
+    """`text` with the name of each run in place of its id."""
+    for run_id, name in names.items():
+        text = text.replace(run_id, name)
+    return text
 
 
 def test_a_grid_becomes_a_parent_with_one_child_per_cell(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +63,7 @@ def test_a_grid_becomes_a_parent_with_one_child_per_cell(root: Path, monkeypatch
     assert child.data.params["grid.samples"] == "3"
     assert child.data.params["method"] == "snapkv(window=64)"
     assert child.data.metrics["score"] == pytest.approx(1 / 3)
-    assert child.data.metrics["samples"] == 3
+    assert child.data.metrics["rows/ok"] == 3
     expected_tags = {"spec": "grid-test", "method": "snapkv(window=64)", "budget": "50%", "benchmark": "niah"}
     assert (expected_tags | {"ratio": "0.5", "model": "tiny", "git_commit": "abc"}).items() <= child.data.tags.items()
     assert child.data.tags["ray.submission_id"] == "nightly-1"
@@ -87,7 +96,7 @@ def test_new_rows_update_only_their_cell(root: Path) -> None:
     experiment = spec(root)
     opened = sink(experiment)
     opened.publish_grid(experiment, rows(samples=2, status=FAILED, score=None))
-    assert content(root)["knorm/vt"][2] == {"samples": 0, "failed": 2}
+    assert content(root)["knorm/vt"][2] == {"rows/ok": 0, "rows/failed": 2}
     opened.publish_grid(experiment, rows(samples=2))
     before = content(root)
     grown = pa.concat_tables([rows(samples=2), rows(samples=5).slice(2, 3)])  # three more for the first cell
@@ -95,12 +104,13 @@ def test_new_rows_update_only_their_cell(root: Path) -> None:
     after = content(root)
     changed = {key for key in after if after[key] != before[key]}
     assert changed == {"snapkv(window=64)/niah", "parent"}
-    assert after["snapkv(window=64)/niah"][2]["samples"] == 5
+    assert after["snapkv(window=64)/niah"][2]["rows/ok"] == 5
 
 
 def test_an_interruption_anywhere_is_repaired_by_the_next_publish(
     tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(grid_runs, "score_chart", lambda _: b"drawing it each time takes longest")
     clean = new_root(tmp_path / "clean", empty_database)
     grid = rows().slice(0, 6)  # two cells
     sink(spec(clean)).publish_grid(spec(clean), grid)
@@ -172,11 +182,12 @@ def test_another_place_or_store_is_the_same_spec_and_other_settings_are_not(root
 
 def test_long_settings_and_notes_are_cut_visibly(root: Path) -> None:
     experiment = spec(root, distill={"texts": [f"a/very/long/folder/name/{i:04d}" for i in range(300)]})
-    run_id = sink(experiment).publish_grid(experiment, rows(), note="n" * 9000)
+    run_id = sink(experiment).publish_grid(experiment, rows(), verdict="n" * 9000)
     run = client(root).get_run(run_id)
     assert len(run.data.params["distill.texts"]) == 6000
     assert "characters, sha256" in run.data.params["distill.texts"]
-    assert "9000 characters" in run.data.tags[NOTE_TAG]
+    assert " characters, sha256 " in run.data.tags[NOTE_TAG]
+    assert len(run.data.tags[NOTE_TAG]) == 8000
 
 
 def test_a_budget_that_is_no_share_names_the_run_and_has_no_ratio(root: Path) -> None:

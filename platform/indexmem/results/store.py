@@ -98,26 +98,49 @@ class RowStore:
         return deduplicate(self._load(partitions, table, fields, cell_ids)).select(wanted)
 
     def done(
-        self, partitions: Sequence[str], cell_ids: Sequence[str], sample_ids: Sequence[str], repeat: int = 0
+        self,
+        partitions: Sequence[str],
+        cell_ids: Sequence[str],
+        sample_ids: Sequence[str],
+        repeat: int | Sequence[int] = 0,
     ) -> NDArray[np.bool_]:
         """done_CS: which (cell, sample) pairs have an OK row, so that a restarted run need not redo them.
 
+        `repeat`: of all samples, or of each one.
+
         One byte a pair and one part at a time, since grids have millions of rows.
         """
-        done_CS = np.zeros((len(cell_ids), len(sample_ids)), bool)
-        cells, samples = pa.array(cell_ids, pa.string()), pa.array(sample_ids, pa.string())
+        return ~np.isnan(self.scores(partitions, cell_ids, sample_ids, repeat))
+
+    def scores(
+        self,
+        partitions: Sequence[str],
+        cell_ids: Sequence[str],
+        sample_ids: Sequence[str],
+        repeat: int | Sequence[int] = 0,
+    ) -> NDArray[np.float32]:
+        """score_CS of the (cell, sample) pairs that have an OK row; NaN for the others. `repeat` as in `done`.
+
+        Four bytes a pair and one part at a time, since grids have millions of rows.
+        """
+        score_CS = np.full((len(cell_ids), len(sample_ids)), np.nan, np.float32)
+        cells = pa.array(cell_ids, pa.string())
+        repeats = np.broadcast_to(np.asarray(repeat, np.int32), len(sample_ids))
+        samples = _with_repeat(pa.array(sample_ids, pa.string()), pa.array(repeats))
 
         def mark(part: _Part) -> _Part:
             if part.rows is not None:
-                rows = part.rows.filter((pc.field("status") == OK) & (pc.field("repeat") == repeat))
+                rows = part.rows.filter(pc.field("status") == OK)
                 at_C = pc.fill_null(pc.index_in(rows["cell_id"], cells), -1).to_numpy()
-                at_S = pc.fill_null(pc.index_in(rows["sample_id"], samples), -1).to_numpy()
+                asked = _with_repeat(rows["sample_id"], rows["repeat"])
+                at_S = pc.fill_null(pc.index_in(asked, samples), -1).to_numpy()
                 known = (at_C >= 0) & (at_S >= 0)
-                done_CS[at_C[known], at_S[known]] = True
+                score_CS[at_C[known], at_S[known]] = pc.fill_null(rows["score"], 0.0).to_numpy()[known]
             return part._replace(rows=None)
 
-        self._read_parts(partitions, "rows", pa.schema([ROW_SCHEMA.field(name) for name in (*KEY, "status")]), mark)
-        return done_CS
+        columns = pa.schema([ROW_SCHEMA.field(name) for name in (*KEY, "status", "score")])
+        self._read_parts(partitions, "rows", columns, mark)
+        return score_CS
 
     def compact(self, partition: str, table: TableName = "rows", below: int | None = None, parts: int = 2) -> None:
         """Merge neighbouring parts, at least `parts` at a time: all of them, or those with fewer than `below` rows.
@@ -241,6 +264,11 @@ class RowStore:
             return _Part(path, conform(found, fields), newer=not present <= set(SCHEMAS[table].names))
         except (pa.ArrowException, OSError) as error:
             return _Part(path, complaint=f"unreadable or damaged ({error})")
+
+
+def _with_repeat(sample_ids: pa.Array, repeats: pa.Array) -> pa.Array:
+    """What tells one row of a cell from another, as one text."""
+    return pc.binary_join_element_wise(sample_ids, repeats.cast(pa.string()), "\n")
 
 
 def _write_whole(path: Path, content: pa.Buffer) -> None:

@@ -1,4 +1,4 @@
-"""Rows -> what the tables, figures and the verdict say: an interval per cell, and who is ahead by more than noise.
+"""Rows -> what the report and MLflow say of a grid: an interval per cell, and who is ahead by more than noise.
 
 Only samples that succeeded count, repeats are averaged per sample, and methods are compared on the samples that both
 answered. A mean over benchmarks exists only for a method that has every benchmark, since others are no comparison.
@@ -61,7 +61,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything the report says about scores."""
+    """Everything that is said about a grid's scores."""
 
     methods: tuple[str, ...]  # compared methods, best first; never FULL
     budgets: tuple[Budget, ...]  # in display order, without the full cache's
@@ -120,7 +120,8 @@ def summarise(rows: pa.Table) -> Summary:
 
 def by_model(rows: pa.Table) -> dict[str, pa.Table]:
     """model -> its rows, in the order of names: models are never pooled."""
-    return {str(model): rows.filter(pc.equal(rows["model"], model)) for model in sorted(pc.unique(rows["model"]).to_pylist())}
+    names = sorted(pc.unique(rows["model"]).to_pylist())
+    return {name: rows.filter(pc.equal(rows["model"], name)) for name in names}
 
 
 def adjusted(differences: Mapping[str, Difference]) -> dict[str, Difference]:

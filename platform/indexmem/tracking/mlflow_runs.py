@@ -19,13 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
-from mlflow.entities import DatasetInput, Metric, Param, Run, RunTag
+from mlflow.entities import Dataset, DatasetInput, LoggedModelInput, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
 from indexmem.tracking.naming import MAX_PARAM, MAX_TAG, clip, value_text
 
 SQLITE = "sqlite:///"
 PARENT_TAG = "mlflow.parentRunId"
+NOTE_TAG = "mlflow.note.content"  # Markdown that the UI shows
+FINGERPRINT_TAG = "indexmem.fingerprint"  # of all that was published; written last
+FINISHED = "FINISHED"
+TRAINING_VIEW = "workflowType=machine_learning"  # else a new browser opens the UI for chat applications
+EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}  # else the UI asks what it is looking at
 PAGE = 1000
 
 # Set unless the user set them. MLflow's own defaults wait many minutes for a dead server, which is no way to treat a
@@ -58,19 +63,28 @@ class Runs:
     experiment_id: str
 
     @classmethod
-    def of(cls, client: MlflowClient, experiment: str, artifact_root: Path) -> Runs:
-        """Find or create the experiment. A server decides itself where artifacts go; a bare database cannot."""
+    def of(cls, client: MlflowClient, experiment: str, artifact_root: Path, note: str = "") -> Runs:
+        """Find or create the experiment, described by `note` (Markdown).
+
+        A server decides itself where artifacts go; a bare database cannot.
+        """
         location = None if is_server(client.tracking_uri) else artifact_root.as_uri()
         found = client.get_experiment_by_name(experiment)
         if found is None:
             # Another process may be faster; then the experiment is there.
             with suppress(MlflowException):
-                return cls(client, client.create_experiment(experiment, artifact_location=location))
+                return cls(client, client.create_experiment(experiment, location, EXPERIMENT_TAGS | {NOTE_TAG: note}))
             found = client.get_experiment_by_name(experiment)
             assert found is not None, f"experiment {experiment!r} can neither be created nor found"
         if found.lifecycle_stage == "deleted":
             client.restore_experiment(found.experiment_id)
         return cls(client, found.experiment_id)
+
+    @classmethod
+    def existing(cls, client: MlflowClient, experiment: str) -> Runs | None:
+        """The runs of the experiment, if there is one."""
+        found = client.get_experiment_by_name(experiment)
+        return cls(client, found.experiment_id) if found else None
 
     def tagged(self, tag: str, value: str) -> Iterator[Run]:
         """Runs that are not deleted and carry the tag, oldest first."""
@@ -94,9 +108,12 @@ class Runs:
         return self.client.create_run(self.experiment_id, tags=dict(tags), run_name=name)
 
     def log(
-        self, run: Run, metrics: Mapping[str, float], params: Mapping[str, Any] | None = None,
+        self,
+        run: Run,
+        metrics: Mapping[str, float],
+        params: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Metrics (finite) at step 0, params that the run lacks (they are immutable), then tags, in that order."""
         now = _now()
         fresh = {key: value for key, value in (params or {}).items() if key not in run.data.params}
@@ -112,11 +129,25 @@ class Runs:
         now = _now()
         self.client.log_batch(run_id, metrics=[Metric(key, value, now, step) for key, step, value in points])
 
+    def log_model_score(self, run_id: str, model_id: str, dataset: Dataset, score: float, at: int) -> None:
+        """The run's metric 'score' as one of the logged model on this data set.
+
+        Points of equal value and time `at` (ms since 1970) are one point, however often they are sent.
+        """
+        point = Metric("score", score, at, 0, model_id, dataset.name, dataset.digest)
+        self.client.log_batch(run_id, metrics=[point])
+
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
         self.client.log_batch(run_id, tags=[RunTag(key, clip(text, MAX_TAG)) for key, text in tags.items()])
 
-    def attach(self, run_id: str, files: Mapping[str, Path], texts: Mapping[str, str] | None = None) -> None:
-        """Upload files or folders, and texts, under the given artifact paths; what is there already is replaced."""
+    def attach(
+        self,
+        run_id: str,
+        files: Mapping[str, Path],
+        texts: Mapping[str, str] | None = None,
+        blobs: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Upload files or folders, texts and bytes under these artifact paths; what is there already is replaced."""
         with tempfile.TemporaryDirectory() as folder:
             for name, source in files.items():
                 target = _below(Path(folder), name)
@@ -126,17 +157,23 @@ class Runs:
                     shutil.copy(source, target)
             for name, text in (texts or {}).items():
                 _below(Path(folder), name).write_text(text, encoding="utf-8")
+            for name, content in (blobs or {}).items():
+                _below(Path(folder), name).write_bytes(content)
             self.client.log_artifacts(run_id, folder)
 
-    def inputs(self, run_id: str, datasets: Sequence[DatasetInput]) -> None:
-        self.client.log_inputs(run_id, datasets=list(datasets))
+    def inputs(self, run_id: str, datasets: Sequence[DatasetInput], models: Sequence[str] = ()) -> None:
+        """Data and logged models (ids) that the run used; those that it has already are not doubled."""
+        self.client.log_inputs(run_id, datasets=list(datasets), models=[LoggedModelInput(model) for model in models])
 
     def url(self, run_id: str) -> str:
         """Address of the run in the UI of a server, without credentials; the run id for a bare database."""
         uri = self.client.tracking_uri
-        if not is_server(uri):
-            return run_id
-        return f"{public(uri).rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run_id}"
+        return f"{public(uri).rstrip('/')}/{self.place(run_id)}" if is_server(uri) else run_id
+
+    def place(self, run_id: str, artifact: str | None = None) -> str:
+        """Where the UI shows the run or one of its artifacts, from the UI's own root."""
+        below = f"/artifacts/{artifact}" if artifact else ""
+        return f"#/experiments/{self.experiment_id}/runs/{run_id}{below}?{TRAINING_VIEW}"
 
 
 def is_server(uri: str) -> bool:

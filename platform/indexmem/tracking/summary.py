@@ -1,9 +1,11 @@
-"""What a team wants to see of a grid: a summary of each cell, means per method and budget, a Markdown note."""
+"""What MLflow shows of a grid as numbers: the metrics of each cell, and means per method and budget.
+
+Metric names carry their unit, and MLflow's charts group them by what stands before the slash.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +16,8 @@ import pyarrow.compute as pc
 
 from indexmem.config.budget import Budget
 from indexmem.results.schema import OK
-from indexmem.results.stats import Interval, mean_ci, mean_over
+from indexmem.results.stats import Interval, mean_ci
+from indexmem.results.summary import FULL, MEAN, Summary
 from indexmem.tracking.naming import budget_label, labels
 
 IDENTITY = (
@@ -27,19 +30,11 @@ IDENTITY = (
     "ratio",
     "benchmark",
     "benchmark_build",
+    "protocol",
     "length",
 )
-MEASURES = (
-    "kept_mean",
-    "measured_ratio",
-    "kv_bytes",
-    "full_kv_bytes",
-    "indexer_bytes",
-    "memory_bytes",
-    "prefill_seconds",
-    "score_seconds",
-    "decode_seconds",
-)
+HASH_LENGTH = 16  # of the content hash of one trained module
+MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -51,6 +46,7 @@ class CellSummary:
     git_commit: str  # several, comma-separated, when the cell was finished by another version of the code
     samples: int  # OK rows
     failed: int
+    measured_at: int  # ms since 1970, of the newest row; 0 when unknown
     score: Interval | None  # None when no row is OK
     measures: dict[str, float] = field(default_factory=dict)
 
@@ -59,62 +55,73 @@ class CellSummary:
         return Budget.parse(self.identity["budget"])
 
     @property
+    def weights(self) -> tuple[str, ...]:
+        """Content hashes of the trained modules that the cell used; a cell's checkpoint strings them together."""
+        text = self.identity["checkpoint"] or ""
+        return tuple(text[start : start + HASH_LENGTH] for start in range(0, len(text), HASH_LENGTH))
+
+    @property
+    def held_share(self) -> float | None:
+        """All bytes that decoding needs (K, V, indexer keys, memory) as a share of the full cache's."""
+        held, full = self.measures.get("MiB/held"), self.measures.get("MiB/full_cache")
+        return held / full if held is not None and full else None
+
+    @property
     def metrics(self) -> dict[str, float]:
-        counts = {"samples": float(self.samples), "failed": float(self.failed)}
+        counts = {"rows/ok": float(self.samples), "rows/failed": float(self.failed)}
         if self.score is None:
             return counts | self.measures
-        interval = {"score": self.score.mean, "score_ci_low": self.score.low, "score_ci_high": self.score.high}
-        return counts | interval | self.measures
+        interval = {"score": self.score.mean, "interval/low": self.score.low, "interval/high": self.score.high}
+        return interval | counts | self.measures
 
 
-def summarise(rows: pa.Table) -> list[CellSummary]:
+def summarise_cells(rows: pa.Table) -> list[CellSummary]:
     """One summary per cell of `rows` (ROW_SCHEMA, one row per key), sorted by cell_id."""
     cells = sorted(pc.unique(rows["cell_id"]).to_pylist())
     return [_summarise_cell(cell, rows.filter(pc.equal(rows["cell_id"], cell))) for cell in cells]
 
 
-def overall(cells: Sequence[CellSummary]) -> dict[tuple[str, Budget], Interval]:
-    """(method, budget) -> mean score over benchmarks, each benchmark weighing the same.
+def in_order(cells: Sequence[CellSummary], summary: Summary) -> list[CellSummary]:
+    """The cells in the order of the report: the full cache, then methods from the best on, by budget and benchmark."""
+    places = {method: place for place, method in enumerate((FULL, *summary.methods))}
+    return sorted(cells, key=lambda c: (places[c.identity["method"]], c.budget, c.identity["benchmark"]))
 
-    Methods that lack a score on some benchmark are left out: their mean would be over other questions.
-    """
-    benchmarks = {cell.identity["benchmark"] for cell in cells}
-    scored: dict[tuple[str, Budget], dict[str, list[Interval]]] = defaultdict(lambda: defaultdict(list))
+
+def held_shares(cells: Sequence[CellSummary]) -> dict[tuple[str, Budget], float]:
+    """(method, budget) -> mean over its cells of the bytes held, as a share of the full cache's."""
+    shares: dict[tuple[str, Budget], list[float]] = {}
     for cell in cells:
-        if cell.score is not None:
-            scored[cell.identity["method"], cell.budget][cell.identity["benchmark"]].append(cell.score)
-    return {
-        key: mean_over([mean_over(same) for same in by_benchmark.values()])
-        for key, by_benchmark in sorted(scored.items())
-        if by_benchmark.keys() == benchmarks
-    }
+        if cell.held_share is not None:
+            shares.setdefault((cell.identity["method"], cell.budget), []).append(cell.held_share)
+    return {key: sum(found) / len(found) for key, found in sorted(shares.items())}
 
 
-def overall_metrics(cells: Sequence[CellSummary]) -> dict[str, float]:
-    """Metrics of the whole grid: totals, and score/<method>/<budget>: r0.50, 512tokens or 8MiB."""
+def grid_metrics(summary: Summary, cells: Sequence[CellSummary]) -> dict[str, float]:
+    """Metrics of the whole grid: totals, and score/<method>/<budget>, the budget as r0.50, 512tokens or 8MiB."""
     named = labels(cell.identity["method"] for cell in cells)
-    means = {f"score/{named[method]}/{budget_label(budget)}": s.mean for (method, budget), s in overall(cells).items()}
-    totals = {"cells": len(cells), "samples": sum(c.samples for c in cells), "failed": sum(c.failed for c in cells)}
-    return {name: float(value) for name, value in totals.items()} | means
+    totals = {"rows/ok": summary.total - summary.failed, "rows/failed": summary.failed, "cells": len(cells)}
+    scores = {
+        f"score/{named[method]}/{budget_label(budget)}": cell.mean
+        for (method, budget, benchmark), cell in sorted(summary.cells.items())
+        if benchmark == MEAN
+    }
+    return {name: float(value) for name, value in totals.items()} | scores
 
 
-def score_note(title: str, cells: Sequence[CellSummary]) -> str:
-    """Markdown: methods down, budgets across, mean score over benchmarks with the half-width of its 95% interval."""
-    means = overall(cells)
-    budgets = sorted({budget for _, budget in means})
-    lines = [
-        f"## {title}",
-        f"{len(cells)} cells, {sum(c.samples for c in cells)} samples, {sum(c.failed for c in cells)} failed. "
-        f"Mean score over {len({c.identity['benchmark'] for c in cells})} benchmarks, ± half of the 95% interval:",
-        "",
-        "| method | " + " | ".join(budget.phrase for budget in budgets) + " |",
-        "| --- |" + " --- |" * len(budgets),
+def score_curves(summary: Summary) -> list[tuple[str, int, float]]:
+    """Metric points (name, step, score) with the evicted percentage as step, which MLflow draws as a line per method.
+
+    Budgets that are no whole percentage have no step and are in `grid_metrics` alone.
+    """
+    named = labels(summary.methods)
+    return [
+        (f"mean_score_by_percent_evicted/{named[method]}", round(100 * budget.ratio), summary.cells[key].mean)
+        for method in summary.methods
+        for budget in summary.budgets
+        if budget.ratio is not None
+        and math.isclose(100 * budget.ratio, round(100 * budget.ratio), abs_tol=1e-9)
+        and (key := (method, budget, MEAN)) in summary.cells
     ]
-    for method in dict.fromkeys(method for method, _ in means):
-        scores = [means.get((method, budget)) for budget in budgets]
-        texts = [f"{s.mean:.3f} ± {s.half_width:.3f}" if s else "" for s in scores]
-        lines.append(f"| {method.replace('|', '/')} | " + " | ".join(texts) + " |")
-    return "\n".join(lines)
 
 
 def _summarise_cell(cell_id: str, rows: pa.Table) -> CellSummary:
@@ -122,13 +129,35 @@ def _summarise_cell(cell_id: str, rows: pa.Table) -> CellSummary:
     # Repeats of a sample are not independent: the sample is what the interval resamples.
     by_sample = finished.group_by("sample_id").aggregate([("score", "mean")])
     scores = pc.drop_null(by_sample["score_mean"]).to_numpy()
-    means = {name: pc.mean(finished[name]).as_py() for name in MEASURES}
     return CellSummary(
         cell_id=cell_id,
         identity={name: rows[name][0].as_py() for name in IDENTITY},
         git_commit=",".join(sorted(set(filter(None, rows["git_commit"].to_pylist())))),
         samples=finished.num_rows,
         failed=rows.num_rows - finished.num_rows,
+        measured_at=(pc.max(rows["created_at"].cast(pa.int64())).as_py() or 0) // 1000,
         score=mean_ci(np.sort(scores)) if len(scores) else None,
-        measures={name: mean for name, mean in means.items() if mean is not None and math.isfinite(mean)},
+        measures=_measures(finished),
     )
+
+
+def _measures(rows: pa.Table) -> dict[str, float]:
+    """Means of what was measured per sample, to four decimals; what no row has is absent, and not zero."""
+    held = pc.add(pc.add(rows["kv_bytes"], rows["indexer_bytes"]), rows["memory_bytes"])
+    in_batch = pc.divide(rows["decode_seconds"], pc.cast(rows["decode_batch"], pa.float64()))
+    columns = {
+        "tokens/kept": (rows["kept_mean"], 1),
+        "tokens/answer": (rows["new_tokens"], 1),
+        "percent/evicted": (rows["measured_ratio"], 100),
+        "MiB/kv": (rows["kv_bytes"], 1 / MIB),
+        "MiB/indexer": (rows["indexer_bytes"], 1 / MIB),
+        "MiB/memory": (rows["memory_bytes"], 1 / MIB),
+        "MiB/held": (held, 1 / MIB),
+        "MiB/full_cache": (rows["full_kv_bytes"], 1 / MIB),
+        "ms/prefill": (rows["prefill_seconds"], 1000),
+        "ms/scoring": (rows["score_seconds"], 1000),
+        "ms/decode": (in_batch, 1000),  # of one answer: the batch's time, divided by its rows
+    }
+    means = {name: (pc.mean(column).as_py(), factor) for name, (column, factor) in columns.items()}
+    known = {name: mean * factor for name, (mean, factor) in means.items() if mean is not None}
+    return {name: round(mean, 4) for name, mean in known.items() if math.isfinite(mean)}

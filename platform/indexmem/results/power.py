@@ -1,0 +1,66 @@
+"""How small a difference a paired comparison can find, and how many samples it takes.
+
+For n paired differences of standard deviation s, a two-sided test at level alpha finds a true difference
+
+    d = (z_{1-alpha/2} + z_power) s / sqrt(n)
+
+with probability `power`; below some 100 samples, whose test is coarser, a little less often. Few samples add a bound
+that no spread lowers: a sign-flip test of k samples that all agree has p = 2^{1-k}, so at alpha = 0.05 six samples must
+differ, and a mean below 6/n of the largest difference is out of reach.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from indexmem.results.intervals import Floats, vector
+from indexmem.results.paired import grouped
+
+
+def minimum_detectable_difference(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    strata: ArrayLike | None = None,
+    clusters: ArrayLike | None = None,
+    level: float = 0.95,
+    power: float = 0.8,
+    comparisons: int = 1,
+) -> float:
+    """The smallest true mean of a - b that samples like these would show with probability `power`; see the module.
+
+    Arguments as in `paired_difference`. `comparisons` is how many differences a table tests: alpha is divided by it,
+    as Holm's first step does. At most 1, the largest difference that scores can have.
+    """
+    alpha = (1 - level) / comparisons
+    groups = grouped(vector(a) - vector(b), strata, clusters)
+    standard_error = math.sqrt(sum(_variance(group) / group.size for group in groups)) / len(groups)
+    largest = max(float(np.abs(group).max()) for group in groups) or 1.0
+    fewest = must_agree(alpha) * largest / sum(group.size for group in groups)
+    return min(1.0, max(_quantiles(alpha, power) * standard_error, fewest))
+
+
+def samples_needed(
+    deviation: float, difference: float, *, level: float = 0.95, power: float = 0.8, comparisons: int = 1
+) -> int:
+    """Paired samples that show a true mean difference with probability `power`; `deviation` is that of one pair."""
+    assert deviation >= 0 and difference > 0, "nothing finds a difference of zero"
+    alpha = (1 - level) / comparisons
+    return max(math.ceil((_quantiles(alpha, power) * deviation / difference) ** 2), must_agree(alpha))
+
+
+def must_agree(alpha: float) -> int:
+    """Samples that have to differ, all in one direction, before a sign-flip test can reach p < alpha."""
+    return math.floor(1 - math.log2(alpha)) + 1
+
+
+def _quantiles(alpha: float, power: float) -> float:
+    return NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(power)
+
+
+def _variance(values: Floats) -> float:
+    return float(values.var(ddof=1)) if values.size > 1 else 0.0

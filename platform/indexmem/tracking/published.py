@@ -1,0 +1,55 @@
+"""What every published run says about itself: its spec, the job that made it, the code that ran."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote
+
+from indexmem.config.schema import Experiment
+
+SUBMISSION_TAG, JOB_PAGE_TAG = "ray.submission_id", "ray.job_page"
+JOB_CONFIG_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # Ray gives it to the driver of a submitted job
+DASHBOARD_VARIABLE = "INDEXMEM_RAY_DASHBOARD"
+
+
+def published_spec(experiment: Experiment) -> dict[str, Any]:
+    """The spec without where results go: that changes no result, and an address may carry credentials.
+
+    Without the sweep, too, whose trials are specs of their own.
+    """
+    return experiment.model_dump(mode="json", exclude={"tracking", "run", "sweep"})
+
+
+def common_tags(experiment: Experiment, verb: str, commits: Iterable[str] = ()) -> dict[str, str]:
+    """Tags of any run: spec, user, source (`verb` is the command, as in 'eval'), commit, Ray job."""
+    commit = ",".join(sorted(set(commits) - {""}))
+    tags = {"spec": experiment.name, "git_commit": commit, "mlflow.user": _user()}
+    tags |= {"mlflow.source.name": f"indexmem {verb}", "mlflow.source.type": "JOB"}
+    if commit and "," not in commit:
+        tags["mlflow.source.git.commit"] = commit.removesuffix("-dirty")
+    return tags | job_tags()
+
+
+def job_tags() -> dict[str, str]:
+    """Submission id of the Ray job that runs this process, and its page where INDEXMEM_RAY_DASHBOARD tells the place.
+
+    Empty outside a submitted job.
+    """
+    job = json.loads(os.environ.get(JOB_CONFIG_VARIABLE) or "{}")
+    submission = job.get("metadata", {}).get("job_submission_id")
+    if not submission:
+        return {}
+    dashboard = os.environ.get(DASHBOARD_VARIABLE)
+    page = {JOB_PAGE_TAG: f"{dashboard.rstrip('/')}/#/jobs/{quote(submission)}"} if dashboard else {}
+    return {SUBMISSION_TAG: submission} | page
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return "unknown"
