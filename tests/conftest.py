@@ -1,7 +1,13 @@
 """Settings for the whole suite; must come before transformers and Ray are imported."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
+if "INDEXMEM_CACHE" not in os.environ:  # processes that tests start inherit it
+    os.environ["INDEXMEM_CACHE"] = tempfile.mkdtemp(prefix="indexmem-cache-")
+    atexit.register(shutil.rmtree, os.environ["INDEXMEM_CACHE"], ignore_errors=True)
 os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")

@@ -1,9 +1,18 @@
-"""What a person reads while a grid runs."""
+"""What a grid knows about itself while it runs."""
 
+import numpy as np
 import pytest
+from null_grid import PROVENANCE, null_assignment, null_cells, null_samples, null_spec
 
+from indexmem.config.budget import Budget
+from indexmem.config.schema import MethodConfig
 from indexmem.evaluate import progress as module
-from indexmem.evaluate.progress import Meter, Progress, duration
+from indexmem.evaluate.cells import Cell
+from indexmem.evaluate.digest import KEPT_FAILURES, Digest
+from indexmem.evaluate.progress import Progress
+from indexmem.evaluate.rows import base_row, failed_row
+from indexmem.evaluate.scores import MAX_BUDGETS, MAX_METHODS, PartialScores
+from indexmem.live.status import Failure
 
 
 @pytest.fixture
@@ -15,18 +24,23 @@ def clock(monkeypatch):
     return Clock
 
 
+def digest(finished, failed=0, **more) -> Digest:
+    return Digest("b", np.zeros(1), np.array([finished]), np.array([failed]), **more)
+
+
 def test_the_rate_is_that_of_the_last_minutes(clock):
     progress = Progress(10_000, done=1000)
     progress.start()
     assert (progress.rate, progress.eta_seconds) == (None, None)
     for _ in range(100):  # slow at first
         clock.now += 10
-        progress.add(10, 1)
+        progress.add(digest(9, 1))
     assert progress.rate == pytest.approx(1)
     for _ in range(20):
         clock.now += 10
-        progress.add(50, 0)
+        progress.add(digest(50, prefilled_tokens=900, decoded_tokens=100))
     assert progress.rate == pytest.approx(5)
+    assert progress.tokens_per_second == pytest.approx(100)
     assert progress.eta_seconds == pytest.approx(7000 / 5)
     assert (progress.done, progress.failed) == (3000, 100)
     clock.now += 880  # a stall shows
@@ -38,46 +52,82 @@ def test_long_units_have_a_rate_too(clock):
     progress.start()
     for _ in range(20):
         clock.now += 600
-        progress.add(1, 0)
+        progress.add(digest(1))
     assert progress.rate == pytest.approx(1 / 600)
 
 
-def test_the_line(clock):
+def test_the_status_of_the_moment(clock):
     progress = Progress(500)
     assert progress.line() == "0/500 rows"
     progress.start()
     clock.now += 10
-    progress.add(100, 3)
+    progress.add(digest(97, 3, batch_rows=7, cache_bytes=2**20, failures=(Failure("old", "x"),)))
     progress.actors, progress.note = 4, "waiting"
     assert progress.line() == "100/500 rows  3 failed  10 rows/s  about 40 s left  4 actors  waiting"
-    progress.add(400, 0)
+    progress.add(digest(400, failures=(Failure("new", "y"),)))
     progress.actors, progress.note = 1, ""
     assert progress.line() == "500/500 rows  3 failed  50 rows/s  1 actor"
-    assert [duration(s) for s in (1.4, 119, 120, 3600, 9000)] == ["1 s", "119 s", "2 min", "60 min", "2.5 h"]
+    status = progress.status()
+    assert [failure.where for failure in status.failures] == ["new", "old"]
+    assert (status.kind, status.batch_rows, status.tokens_per_second) == ("grid", None, None)
 
 
-def test_the_meter_speaks_now_and_then_at_the_end_and_when_there_is_something_to_wait_for(clock):
-    lines = []
-    meter, progress = Meter(lines.append, 10.0), Progress(1000)
-    progress.start()
-    for _ in range(400):  # 100 s
-        clock.now += 0.25
-        progress.add(1, 0)
-        meter(progress)
-    assert len(lines) == 10
-    progress.note = "no actor has a place"
-    meter(progress)
-    assert lines[-1].endswith("no actor has a place")
-    for number in range(40):  # 10 s of changing news
-        clock.now += 0.25
-        progress.note = f"{number} free"
-        meter(progress)
-    assert 4 <= len(lines) - 11 <= 6
-    progress.note = ""
-    progress.add(600, 0)
-    before = len(lines)
-    for _ in range(5):
-        clock.now += 0.25
-        meter(progress)
-    assert len(lines) == before + 1
-    assert "1000/1000" in lines[-1]
+def test_a_digest_says_of_rows_what_the_driver_needs(tmp_path):
+    spec = null_spec(tmp_path)
+    cells = [cell for cell in null_cells(spec) if cell.benchmark == "null_a"]
+    tasks = null_assignment(spec)
+    sample = null_samples(spec)["null_a"][0]
+    measured = {"status": "ok", "context_tokens": 100, "new_tokens": 5, "decode_batch": 6, "memory_bytes": None}
+    rows = [
+        base_row(spec, sample, cell, "m", PROVENANCE) | measured | {"score": score, "kv_bytes": kv, "indexer_bytes": 4}
+        for cell, score, kv in ((cells[0], 0.25, 96), (cells[2], 1.0, 196))
+    ]
+    rows += [failed_row(spec, sample, cells[1], "m", ValueError(f"no\x1b[31m {n}"), PROVENANCE) for n in range(7)]
+    found = Digest.of(rows, "null_a", tasks.cells["null_a"])
+    assert found.score_C.tolist() == [0.25, 0, 1]
+    assert (found.finished_C.tolist(), found.failed_C.tolist()) == ([1, 0, 1], [0, 7, 0])
+    assert (found.done, found.failed) == (9, 7)
+    assert (found.prefilled_tokens, found.decoded_tokens, found.tokens) == (100, 10, 110)
+    assert (found.batch_rows, found.cache_bytes) == (6, 900)
+    assert len(found.failures) == KEPT_FAILURES
+    assert found.failures[-1] == Failure("null 50% null_a/0", "ValueError: no [31m 6")
+    empty = Digest.of([], "null_a", cells)
+    assert (empty.done, empty.cache_bytes, empty.failures) == (0, 0, ())
+
+
+def made_cells(methods, budgets, benchmarks=("a", "b")) -> dict[str, list[Cell]]:
+    return {
+        name: [
+            Cell(f"{name}{m}{b}", MethodConfig(name=m), Budget.parse(b), name, "", "") for m in methods for b in budgets
+        ]
+        for name in benchmarks
+    }
+
+
+def test_partial_scores_are_means_over_benchmarks_of_what_is_there():
+    cells = made_cells(("x", "y"), ("50%", "75%"))
+    scores = PartialScores(cells, {"a": 2, "b": 2})
+    nan = np.nan
+    scores.stored("a", np.array([[1, nan, 0, nan], [1, nan, 1, nan]], np.float32))
+    scores.add(Digest("b", np.array([0.5, 0, 2, 0]), np.array([1, 0, 2, 0]), np.array([0, 1, 0, 0])))
+    table = scores.table()
+    assert table.budgets == ("50%", "75%")
+    assert [(m.method, m.means, m.rows) for m in table.methods] == [
+        ("x", (0.75, None), (3, 0)),
+        ("y", (0.75, None), (4, 0)),
+    ]
+    assert (scores.cells, scores.cells_done, scores.cells_failing) == (8, 3, 1)
+    scores.stored("b", np.full((2, 4), 1, np.float32))
+    assert scores.table().methods[0].means == (1.0, 1.0), "what the store holds replaces what was counted"
+
+
+def test_a_huge_grid_has_a_small_table():
+    methods, budgets = [f"m{n}" for n in range(60)], [f"{n} tokens" for n in range(1, 31)]
+    cells = made_cells(methods, budgets, ("a",))
+    scores = PartialScores(cells, {"a": 1})
+    best = np.zeros((1, len(cells["a"])), np.float32)
+    best[0, 59 * 30 :] = 1
+    scores.stored("a", best)
+    table = scores.table()
+    assert (len(table.methods), len(table.budgets), table.omitted) == (MAX_METHODS, MAX_BUDGETS, 20 + 14)
+    assert table.methods[0].method == "m59"

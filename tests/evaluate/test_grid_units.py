@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexmem.evaluate.crew import Member, actors_on, shares
+from indexmem.evaluate.crew import Member, shares
 from indexmem.evaluate.units import PIECES, SMALLEST_PIECE, Backlog, Unit
+from indexmem.runtime import workers_on
 
 
 def masks(seed: int, samples: int, cells: dict[str, int], share: float) -> dict[str, np.ndarray]:
@@ -122,5 +123,5 @@ def test_fast_members_get_the_larger_share():
         ({"CPU": 3.0, "GPU": 2.0}, 1, 0.5, 3),
     ],
 )
-def test_actors_on_one_node(resources, cpus, gpus, expected):
-    assert actors_on(resources, cpus, gpus) == expected
+def test_workers_on_one_node(resources, cpus, gpus, expected):
+    assert workers_on(resources, cpus, gpus) == expected

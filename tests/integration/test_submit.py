@@ -219,6 +219,8 @@ def test_mistakes_are_found_before_anything_is_sent(spec_file, capsys, client, a
         (["eval", str(spec_file), "grid.ratio=[1]"], "unknown key 'grid.ratio'. Did you mean 'ratios'?"),
         (["eval", str(spec_file), "grid.methods=[snapvk]"], "Unknown method 'snapvk'. Did you mean 'snapkv'?"),
         (["eval", str(spec_file), "run.root=here"], "would lie in the job's own folder"),
+        (["sweep", str(spec_file)], "sweep.axes is empty"),
+        (["sweep", str(spec_file), "sweep.axes.indexer.dimm=[8]"], "indexer.dim"),
         (["eval", str(spec_file), "--env", "HOME"], "not of the form NAME=VALUE"),
     ):
         assert main(["submit", *words, "--address", address]) == 2

@@ -23,6 +23,8 @@ from indexmem.results.table import encoded
 def of_type(kind: pa.DataType) -> st.SearchStrategy[Any]:
     if pa.types.is_string(kind):
         return st.text(max_size=20)
+    if pa.types.is_boolean(kind):
+        return st.booleans()
     if pa.types.is_list(kind):
         return st.lists(of_type(kind.value_type), max_size=3)
     if pa.types.is_timestamp(kind):

@@ -20,6 +20,11 @@ def home() -> Path:
     return Path(os.environ.get("INDEXMEM_HOME") or Path.home() / ".indexmem").expanduser().absolute()
 
 
+def cache_folder() -> Path:
+    """Folder for what can be made again, shared by all run roots: $INDEXMEM_CACHE, else <home>/cache."""
+    return Path(os.environ.get("INDEXMEM_CACHE") or home() / "cache").expanduser().absolute()
+
+
 def run_root(experiment: Experiment) -> Path:
     """Where this spec's results live (absolute, since workers run elsewhere).
 

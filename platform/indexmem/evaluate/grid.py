@@ -16,7 +16,7 @@ from indexmem.benchmarks.cache import SampleCache
 from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.budget import NOTHING_EVICTED
 from indexmem.config.schema import Experiment, GridConfig, MethodConfig
-from indexmem.config.spec import content_hash, run_root
+from indexmem.config.spec import cache_folder, content_hash, run_root
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.evaluate.budgets import Footprint
@@ -196,7 +196,7 @@ def _samples(benchmarks: Sequence[Benchmark], experiment: Experiment) -> tuple[d
     haystack = "\n\n".join(load_texts([grid.haystack]))
     build = BuildContext(load_tokenizer(experiment.model), grid.length, grid.seed, haystack, grid.max_new_tokens)
     builds = {benchmark.name: build_hash(benchmark, build) for benchmark in benchmarks}
-    cache = SampleCache(run_root(experiment) / "cache" / "samples")
+    cache = SampleCache(cache_folder() / "samples")
     return builds, cache.samples(benchmarks, builds, grid.samples, build)
 
 

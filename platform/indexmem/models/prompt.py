@@ -21,7 +21,10 @@ class PromptFormat:
     suffix: str
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> PromptFormat:
+    def of(cls, tokenizer: PreTrainedTokenizerBase, *, chat: bool = True) -> PromptFormat:
+        """The tokenizer's format; without `chat` only what the tokenizer itself puts before any text, such as <s>."""
+        if not chat:
+            return cls(prefix=str(tokenizer.decode(tokenizer.encode(""))), suffix="")
         if tokenizer.chat_template is None:
             return cls(prefix=tokenizer.bos_token or "", suffix="\n")
         marker = "\u2063context\u2063"  # invisible separators: no template or text contains this

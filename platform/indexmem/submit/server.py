@@ -42,9 +42,10 @@ def submit(
     starts the attempt, and the other finds it. Raises UserError for what is under way with if_running='refuse', and
     when the server does not take the job.
     """
-    current = running(client, job)
+    known = _attempts(client, job)  # one look for both: an attempt that begins between two would be passed over
+    current = _under_way(known)
     if current is None:
-        submission = f"{job.key}-{max(_attempts(client, job), default=0) + 1}"
+        submission = f"{job.key}-{max(known, default=0) + 1}"
         try:
             client.submit_job(
                 submission_id=submission,
@@ -64,7 +65,11 @@ def submit(
 
 def running(client: JobSubmissionClient, job: Job) -> str | None:
     """Id of the attempt that has not ended."""
-    return next((str(d.submission_id) for d in _attempts(client, job).values() if not d.status.is_terminal()), None)
+    return _under_way(_attempts(client, job))
+
+
+def _under_way(attempts: Mapping[int, JobDetails]) -> str | None:
+    return next((str(each.submission_id) for each in attempts.values() if not each.status.is_terminal()), None)
 
 
 def _attempts(client: JobSubmissionClient, job: Job) -> dict[int, JobDetails]:

@@ -14,6 +14,7 @@ from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
 from indexmem.submit.job import PACKAGE, Job, describe, environment
 from indexmem.submit.upload import Upload, check_size, plan_upload
+from indexmem.tracking.published import DASHBOARD_VARIABLE
 from indexmem.workflows.terminal import say
 
 
@@ -50,7 +51,8 @@ def submit(verb: str, experiment: Experiment, how: Submission) -> int:
     client = server.connect(how.address)
     with tempfile.TemporaryDirectory(prefix="indexmem-") as folder:
         upload.write(Path(folder))
-        attempt = server.submit(client, job, environment(Path(folder), how.variables, **_brought(how)), how.if_running)
+        variables = {DASHBOARD_VARIABLE: client.get_address(), **how.variables}
+        attempt = server.submit(client, job, environment(Path(folder), variables, **_brought(how)), how.if_running)
     print(attempt.submission, flush=True)
     _say_where(attempt.submission, attempt.new, client.get_address(), verb, experiment, how)
     return watch(how.address, attempt.submission) if how.follow else 0
@@ -72,6 +74,10 @@ def watch(address: str | None, submission: str) -> int:
 
 def check(verb: str, experiment: Experiment) -> None:
     """Raises UserError for methods and benchmarks that do not exist. The model need not be on this machine."""
+    if verb == "sweep":
+        from indexmem.sweep.space import Space
+
+        Space.of(experiment)
     if verb == "distill":
         return
     from indexmem.benchmarks.registry import make_benchmarks
@@ -117,6 +123,6 @@ def _mlflow_page(submission: str, verb: str, experiment: Experiment, how: Submis
     uri = experiment.tracking.uri or how.variables.get("MLFLOW_TRACKING_URI") or os.environ.get("MLFLOW_TRACKING_URI")
     from indexmem.tracking.pages import job_page
 
-    kind = "distill" if verb == "distill" else "eval"
+    kind = verb if verb in ("distill", "sweep") else "eval"
     page = job_page(uri, f"{experiment.tracking.experiment}/{kind}", submission) if uri else None
     return page or "in the run root on the cluster"

@@ -1,1 +1,1 @@
-"""RULER tasks, generated for any tokenizer: niah.py (what a sample says), haystack.py (filler), fit.py (length)."""
+"""RULER, generated for any tokenizer: task.py (how a sample gets its length), a file for each family, suite.py."""

@@ -8,21 +8,34 @@ proposal. The search keeps a bracket, so it ends whatever the tokenizer does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-def largest_fit(unit_tokens: Sequence[int], cost: Callable[[int], int], budget: int) -> int:
-    """An n such that n units fit and one more does not: cost(n) <= budget < cost(n + 1). 0 if no unit fits.
+
+def tokens_of_each(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Tokens of each text taken alone, in one pass."""
+    ids = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False)["input_ids"]
+    return [len(text) for text in ids]
+
+
+def largest_fit(unit_tokens: Sequence[int], cost: Callable[[int], int], budget: int, most: int | None = None) -> int:
+    """An n <= `most` such that n units fit and one more does not: cost(n) <= budget < cost(n + 1). 0 if no unit fits.
 
     `unit_tokens` estimates each unit alone, repeated cyclically when there are too few; `cost(n)` is the true size in
-    tokens of the text with n units. Calls `cost` three times when the estimates add up.
+    tokens of the text with n units. Calls `cost` three times when the estimates add up, and once with no units, once
+    with n and once with n + 1 in any case.
     """
     sums = np.cumsum(unit_tokens)
     assert len(unit_tokens) > 0, "no units to fill with"
     assert sums[-1] > 0, "units must cost tokens"
     base, scale = cost(0), 1.0
     fits, exceeds = 0, max(budget, 0) + 1  # a unit costs at least one token
+    if most is not None:
+        exceeds = min(exceeds, most + 1)
     while exceeds - fits > 1:
         proposal = min(max(_units_within(sums, (budget - base) / scale), fits + 1), exceeds - 1)
         used = cost(proposal)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
+from indexmem.benchmarks.ruler.fit import tokens_of_each
 from indexmem.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,9 +32,8 @@ class Haystack:
     @classmethod
     def of(cls, units: Sequence[str], separator: str, tokenizer: PreTrainedTokenizerBase) -> Haystack:
         """Tokenise each unit with its separator, in one pass."""
-        batch = [separator + unit for unit in units]
-        ids = tokenizer(batch, add_special_tokens=False, return_attention_mask=False)["input_ids"]
-        return cls(units=units, tokens=[len(unit) for unit in ids], separator=separator)
+        tokens = tokens_of_each([separator + unit for unit in units], tokenizer)
+        return cls(units=units, tokens=tokens, separator=separator)
 
     def starting_at(self, offset: int) -> Haystack:
         """The same text, begun at unit `offset`."""

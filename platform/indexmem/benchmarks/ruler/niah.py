@@ -1,27 +1,23 @@
-"""RULER's needle-in-a-haystack family: one parameter table, one way to build a sample.
+"""RULER's needle-in-a-haystack family: one parameter table, one way to draw a sample.
 
-Tasks and wording follow RULER (Hsieh et al. 2024, arXiv 2404.06654; github.com/NVIDIA/RULER, Apache-2.0); the cut into
-context, question and answer prefix is that of kvpress's RULER data set. Samples are equal in distribution, not byte
-for byte. Differences: every sample starts at its own place in the essay text; filler is added by sentence or line, so
-the length is exact; noise and needle haystacks place needles by the same 40 depths as essays; keys are single words
-without profanities, and neither keys nor values occur in the text they are hidden in.
+Differences from RULER besides those named in task.py: every sample starts at its own place in the essay text; filler
+is added by sentence or line, so the length is exact; noise and needle haystacks place needles by the same 40 depths as
+essays; keys are single words without profanities, and neither keys nor values occur in the text they are hidden in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
-from indexmem.benchmarks.ruler.fit import largest_fit
+from indexmem.benchmarks.base import BuildContext
+from indexmem.benchmarks.ruler.fit import tokens_of_each
 from indexmem.benchmarks.ruler.haystack import NOISE_LINE, Haystack, sentences
+from indexmem.benchmarks.ruler.task import Draft, Draw, RulerTask
 from indexmem.benchmarks.ruler.words import distinct, draw_number, draw_uuid, draw_words, word_list
-from indexmem.benchmarks.scorers import string_match_all
 from indexmem.config.spec import content_hash
-from indexmem.errors import UserError
-from indexmem.models.prompt import PromptFormat, encode
 
 DEPTHS = tuple(step / 39 for step in range(40))
 
@@ -42,26 +38,11 @@ MANY_ANSWERS = (
 DRAWS = MappingProxyType({"words": draw_words, "number": draw_number, "uuid": draw_uuid})
 
 NEEDLE_TOKENS = 8  # fewer than any tokenizer makes of a needle: bounds how many distractors a budget can hold
-
-
-@dataclass(frozen=True)
-class Quiz:
-    """One drawn sample, before its length is settled."""
-
-    intro: str
-    filler: Haystack
-    needles: Sequence[tuple[float, str]]  # (depth, sentence)
-    question: str
-    answer_prefix: str
-    references: tuple[str, ...]
-
-    def context(self, units: int) -> str:
-        """The text to be compressed, with `units` units of filler."""
-        return self.intro + self.filler.with_needles(units, self.needles) + "\n"
+MEASURED_NEEDLES = 16  # distractors that are tokenised to estimate all of them, which are alike
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeedleTask(Benchmark):
+class NeedleTask(RulerTask):
     """`keys` keys with `values` values each are hidden; the values of the first `queries` keys are asked for."""
 
     haystack: Literal["noise", "essay", "needle"] = "essay"
@@ -71,18 +52,11 @@ class NeedleTask(Benchmark):
     values: int = 1
     queries: int = 1
     max_new_tokens: int = 128
-    protocol: str = "ruler"
 
-    def samples(self, count: int, build: BuildContext) -> Iterator[Sample]:
-        """See `Benchmark`. Each prompt is as long as whole units of filler allow."""
-        prompt = PromptFormat.of(build.tokenizer)
-        filler = self._filler(build)
-        for index in range(count):
-            yield self._fitted(self._draw(index, build, filler), index, build, prompt)
-
-    def score(self, prediction: str, sample: Sample) -> float:
-        """Share of the hidden values that the answer contains."""
-        return string_match_all(prediction, sample.references)
+    def drawing(self, build: BuildContext) -> Draw:
+        """Keys, values, depths and filler of a sample."""
+        shared = self._filler(build)
+        return lambda index: self._draw(index, build, shared)
 
     def ingredients(self, build: BuildContext) -> Mapping[str, Any]:
         """The filler text, and the word lists, which change between releases of `wonderwords`."""
@@ -99,8 +73,7 @@ class NeedleTask(Benchmark):
             return Haystack.of(sentences(build.haystack), " ", build.tokenizer)
         return Haystack.of([NOISE_LINE], "\n", build.tokenizer) if self.haystack == "noise" else None
 
-    def _draw(self, index: int, build: BuildContext, shared: Haystack | None) -> Quiz:
-        """Keys, values, depths and filler of sample `index`."""
+    def _draw(self, index: int, build: BuildContext, shared: Haystack | None) -> Draft:
         rng = self.rng(index, build)
         hidden = self.keys * self.values
         distractors = 1 + build.length // NEEDLE_TOKENS if shared is None else 0
@@ -110,40 +83,26 @@ class NeedleTask(Benchmark):
         owners = [key for key in keys[: self.keys] for _ in range(self.values)] + keys[self.keys :]
         lines = [NEEDLE.format(kind=self.value, key=key, value=value) for key, value in zip(owners, values)]
         depths = rng.sample(DEPTHS, hidden)
+        needles = list(zip(depths, lines))
         if shared is None:
-            filler = Haystack.of(lines[hidden:], "\n", build.tokenizer)
+            measured = tokens_of_each(
+                ["\n" + line for line in lines[hidden : hidden + MEASURED_NEEDLES]], build.tokenizer
+            )
+            filler = Haystack(lines[hidden:], [-(-sum(measured) // len(measured))] * distractors, "\n")
         else:
             filler = shared.starting_at(rng.randrange(len(shared.units)))
         references = tuple(values[: self.queries * self.values])
         wording = ONE_ANSWER if len(references) == 1 else MANY_ANSWERS
         query = _listing(keys[: self.queries])
         intro, question, answer_prefix = (part.format(kind=self.value, query=query) for part in wording)
-        return Quiz(intro, filler, list(zip(depths, lines)), question, answer_prefix, references)
-
-    def _fitted(self, quiz: Quiz, index: int, build: BuildContext, prompt: PromptFormat) -> Sample:
-        """`quiz` with as much filler as fits. Raises UserError when not even one unit does."""
-        limit = self.generation_limit(build)
-        reserved = limit + len(encode(build.tokenizer, prompt.question(quiz.question, quiz.answer_prefix)))
-
-        def cost(units: int) -> int:
-            return len(encode(build.tokenizer, prompt.context(quiz.context(units))))
-
-        units = largest_fit(quiz.filler.tokens, cost, budget=build.length - reserved)
-        if units == 0:
-            least = cost(1)
-            raise UserError(
-                f"Benchmark '{self.name}' does not fit into {build.length} tokens: with the shortest haystack, sample "
-                f"{index} takes {least} tokens of context and {reserved} of question and answer. "
-                f"Set grid.length to at least {least + reserved}, or lower grid.max_new_tokens (now {limit})."
-            )
-        return Sample(
-            id=f"{self.name}/{index}",
-            benchmark=self.name,
-            context=quiz.context(units),
-            question=quiz.question,
-            answer_prefix=quiz.answer_prefix,
-            references=quiz.references,
-            max_new_tokens=limit,
+        return Draft(
+            context=lambda units: intro + filler.with_needles(units, needles) + "\n",
+            unit_tokens=filler.tokens,
+            question=question,
+            answer_prefix=answer_prefix,
+            references=references,
+            most=distractors if shared is None else None,
+            labels={"depth": round(depths[0], 3)} if hidden == 1 else {},
         )
 
 

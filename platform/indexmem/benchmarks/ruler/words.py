@@ -1,4 +1,4 @@
-"""Keys and values of needles, drawn from a seeded generator."""
+"""Words, names, numbers and keys that samples are made of, drawn from a seeded generator."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import re
 import uuid
 from collections.abc import Callable
 from functools import cache
+from string import ascii_lowercase, ascii_uppercase
 
 from wonderwords import RandomWord, filter_profanity
 
 
 @cache
 def word_list(category: str) -> tuple[str, ...]:
-    """The `wonderwords` list called `category` ("adjective", "noun"): single lower-case words, sorted, none profane."""
+    """The `wonderwords` list called `category` ("adjective", "noun" or "verb"): single lower-case words, sorted, none
+    profane.
+    """
     words = filter_profanity(RandomWord().filter(include_categories=[category]))
     return tuple(sorted({word for word in words if re.fullmatch("[a-z]+", word)}))
 
@@ -26,6 +29,26 @@ def draw_words(rng: random.Random) -> str:
 def draw_number(rng: random.Random) -> str:
     """Seven digits, the first not 0."""
     return str(rng.randrange(10**6, 10**7))
+
+
+def draw_short_number(rng: random.Random) -> str:
+    """Five digits, the first not 0."""
+    return str(rng.randrange(10**4, 10**5))
+
+
+def draw_variable(rng: random.Random) -> str:
+    """A name of five capital letters."""
+    return "".join(rng.choices(ascii_uppercase, k=5))
+
+
+def draw_example_variable(rng: random.Random) -> str:
+    """A name of three capital letters, which no `draw_variable` can be confused with."""
+    return "".join(rng.choices(ascii_uppercase, k=3))
+
+
+def draw_code(rng: random.Random) -> str:
+    """A coded word of six small letters."""
+    return "".join(rng.choices(ascii_lowercase, k=6))
 
 
 def draw_uuid(rng: random.Random) -> str:

@@ -1,0 +1,85 @@
+"""What all generated RULER tasks share: a drawn sample grows by units of filler until its token budget is full.
+
+Tasks and wording follow RULER (Hsieh et al. 2024, arXiv 2404.06654; github.com/NVIDIA/RULER, Apache-2.0); the cut into
+context, question and answer prefix is that of kvpress's RULER data set. Samples are equal in distribution to those of
+RULER, not byte for byte.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
+from indexmem.benchmarks.ruler.fit import largest_fit
+from indexmem.benchmarks.scorers import string_match_all
+from indexmem.errors import UserError
+from indexmem.models.prompt import PromptFormat, encode
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One drawn sample, before its length is settled."""
+
+    context: Callable[[int], str]  # units of filler -> the text to be compressed
+    unit_tokens: Sequence[int]  # estimate for each unit; see `largest_fit`
+    question: str
+    answer_prefix: str
+    references: tuple[str, ...]
+    least: int = 1  # units below which the sample means nothing
+    most: int | None = None  # units that there are; None: they repeat
+    labels: Mapping[str, Any] = field(default_factory=dict)
+
+
+Draw = Callable[[int], Draft]  # index of a sample -> the sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class RulerTask(Benchmark):
+    """A task whose samples are exactly as long as whole units of filler allow, for any tokenizer and length."""
+
+    protocol: str = "ruler"
+
+    @abstractmethod
+    def drawing(self, build: BuildContext) -> Draw:
+        """Prepare what all samples share, such as tokenised filler; returns what draws a sample."""
+
+    def samples(self, count: int, build: BuildContext) -> Iterator[Sample]:
+        """See `Benchmark`."""
+        prompt = PromptFormat.of(build.tokenizer)
+        draw = self.drawing(build)
+        for index in range(count):
+            yield self._fitted(draw(index), index, build, prompt)
+
+    def score(self, prediction: str, sample: Sample) -> float:
+        """Share of the references that the answer contains."""
+        return string_match_all(prediction, sample.references)
+
+    def _fitted(self, draft: Draft, index: int, build: BuildContext, prompt: PromptFormat) -> Sample:
+        """`draft` with as much filler as fits. Raises UserError when the least that it needs does not."""
+        limit = self.generation_limit(build)
+        reserved = limit + len(encode(build.tokenizer, prompt.question(draft.question, draft.answer_prefix)))
+
+        def cost(units: int) -> int:
+            return len(encode(build.tokenizer, prompt.context(draft.context(units))))
+
+        units = largest_fit(draft.unit_tokens, cost, build.length - reserved, draft.most)
+        if units < draft.least:
+            least = cost(draft.least)
+            raise UserError(
+                f"Benchmark '{self.name}' does not fit into {build.length} tokens: with the shortest text, sample "
+                f"{index} takes {least} tokens of context and {reserved} of question and answer. "
+                f"Set grid.length to at least {least + reserved}, or lower grid.max_new_tokens (now {limit})."
+            )
+        return Sample(
+            id=f"{self.name}/{index}",
+            benchmark=self.name,
+            context=draft.context(units),
+            question=draft.question,
+            answer_prefix=draft.answer_prefix,
+            references=draft.references,
+            max_new_tokens=limit,
+            labels=draft.labels,
+        )

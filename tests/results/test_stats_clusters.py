@@ -1,0 +1,72 @@
+"""Repeats of a sample: averaged, and never counted as samples of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indexmem.results.stats import cluster_means, mean_ci, paired_difference
+
+
+def test_means_come_in_the_order_of_the_labels() -> None:
+    assert cluster_means([1, 0, 0.5, 1], ["b", "a", "a", "b"]).tolist() == [0.25, 1.0]
+    with pytest.raises(AssertionError, match="3 labels for 2 values"):
+        cluster_means([1, 0], [1, 2, 3])
+
+
+def test_four_answers_to_ten_prompts_are_ten_samples() -> None:
+    scores, prompts = [1.0] * 32 + [0.0] * 8, np.repeat(np.arange(10), 4)
+    assert mean_ci(scores, clusters=prompts) == mean_ci([1.0] * 8 + [0.0] * 2)
+    assert mean_ci(scores, clusters=prompts).half_width > mean_ci(scores).half_width
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=12), st.integers(2, 4))
+def test_copies_of_every_pair_change_nothing(pairs: list[tuple[float, float]], copies: int) -> None:
+    a, b = np.array(pairs).T
+    clusters = np.repeat(np.arange(len(pairs)), copies)
+    once = paired_difference(a, b, resamples=200)
+    repeated = paired_difference(np.repeat(a, copies), np.repeat(b, copies), clusters=clusters, resamples=200)
+    assert repeated.n == once.n
+    assert (repeated.mean, repeated.low, repeated.high) == pytest.approx((once.mean, once.low, once.high), abs=1e-9)
+    assert repeated.p_value == pytest.approx(once.p_value, abs=0.02)
+
+
+def test_one_label_in_two_strata_is_two_samples() -> None:
+    result = paired_difference([1, 1, 0, 0], [0, 0, 0, 0], strata=[0, 0, 1, 1], clusters=[0, 0, 0, 0])
+    assert (result.mean, result.n) == (0.5, 2)
+
+
+def test_the_level_holds_with_repeats_and_fails_without_their_labels() -> None:
+    """Both methods answer each of 20 prompts 5 times; what differs is the luck of a prompt, not the method."""
+    rng, prompts = np.random.default_rng(6), np.repeat(np.arange(20), 5)
+    kept, ignored = [], []
+    for trial in range(300):
+        a, b = (np.repeat(rng.random(20), 5) + 0.02 * rng.random(100) for _ in range(2))
+        a, b = np.clip(a, 0, 1), np.clip(b, 0, 1)
+        kept.append(paired_difference(a, b, clusters=prompts, seed=trial, resamples=300).p_value < 0.05)
+        ignored.append(paired_difference(a, b, seed=trial, resamples=300).p_value < 0.05)
+    assert np.mean(kept) <= 0.08
+    assert np.mean(ignored) > 0.2
+
+
+def test_the_interval_of_a_difference_covers_the_true_one() -> None:
+    rng, covered = np.random.default_rng(8), []
+    for trial in range(300):
+        luck = rng.random(30)
+        a = np.clip(luck + 0.1 + 0.2 * rng.standard_normal(30), 0, 1)
+        b = np.clip(luck + 0.2 * rng.standard_normal(30), 0, 1)
+        result = paired_difference(a, b, seed=trial, resamples=400)
+        covered.append(result.low <= TRUE_GAP <= result.high)
+    assert 0.90 <= np.mean(covered) <= 0.98
+
+
+def _true_gap() -> float:
+    rng = np.random.default_rng(9)
+    luck = rng.random(400_000)
+    a = np.clip(luck + 0.1 + 0.2 * rng.standard_normal(luck.size), 0, 1)
+    return float((a - np.clip(luck + 0.2 * rng.standard_normal(luck.size), 0, 1)).mean())
+
+
+TRUE_GAP = _true_gap()
