@@ -6,24 +6,22 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from design_list import DESIGNS
-from torch import Tensor, nn
 
 from indexmem.config.load import validate
 from indexmem.config.schema import Experiment
 from indexmem.distill import loop
 from indexmem.distill.history import History
 from indexmem.distill.loop import LocalContext, distill
-from indexmem.distill.trainees.base import StepContext, Trainee
+from indexmem.distill.trainees.base import Trainee
 from indexmem.distill.trainees.indexer import IndexerTrainee
 from indexmem.distill.trainees.memory import MemoryTrainee, Scene
 from indexmem.errors import UserError
-from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerStack
 from indexmem.models.attention import LayerTap
 from indexmem.models.backbone import Backbone
@@ -34,33 +32,14 @@ HEADROOM = 0.9  # of the time left is planned for: later steps may be slower tha
 CHECKPOINTS = 4
 
 
-class TimeUp(Exception):
-    """The run must end now."""
-
-
 @dataclass(frozen=True)
 class DeadlineContext(LocalContext):
     """One process that stops after the first step that ends past the deadline (time.monotonic)."""
 
     deadline: float = float("inf")
-    modules: list[nn.Module] = field(default_factory=list)  # what is trained, once it is known
 
-    def wrap(self, module: nn.Module) -> nn.Module:
-        self.modules.append(module)
-        return module
-
-    def mean(self, values: Tensor) -> Tensor:
-        """Called once a step is done."""
-        if time.monotonic() > self.deadline:
-            raise TimeUp
-        return values
-
-    def save(self) -> Path:
-        """Store what was trained so far, as a checkpoint that can be evaluated, not gone on from."""
-        (module,) = self.modules
-        trainees: list[Trainee] = list(module.trainees)  # type: ignore[arg-type]
-        steps = max(trainee.steps for trainee in trainees if isinstance(trainee, DesignTrainee))
-        return save_modules({t.name: t.trained for t in trainees}, self.folder / f"step-{steps:08d}", {"step": steps})
+    def stop_requested(self) -> bool:
+        return time.monotonic() > self.deadline
 
 
 class DesignTrainee(MemoryTrainee):
@@ -72,11 +51,6 @@ class DesignTrainee(MemoryTrainee):
         super().__init__(experiment, geometry, "indexer", indexers)
         self.name = f"design-{number}"
         self.shared = shared
-        self.steps = 0  # trained
-
-    def layer_loss(self, tap: LayerTap, lengths_B: Tensor, step: StepContext) -> Tensor:
-        self.steps = step.step + 1
-        return super().layer_loss(tap, lengths_B, step)
 
     def scene(self, tap: LayerTap, ratio: float) -> Scene | None:
         """All designs remember the same evictions: compute them once a layer."""
@@ -116,14 +90,13 @@ def train(
             for number, name in enumerate(names)
         ]
 
-    history, context = History(folder / "history"), DeadlineContext(folder, deadline=deadline)
+    history = History(folder / "history")
     with mock.patch.object(loop, "make_trainees", trainees):
-        try:
-            distill(experiment, context, history, backbone)
-        except TimeUp:
-            print("time is up: what was trained so far is evaluated", flush=True)
-            return context.save(), history.read()
-    return sorted(folder.glob("step-*"))[-1], history.read()
+        distill(experiment, DeadlineContext(folder, deadline=deadline), history, backbone)
+    rows, last = history.read(), max(folder.glob("step-*"))
+    if len(rows) < experiment.distill.schedule.steps:
+        print("time is up: what was trained so far is evaluated", flush=True)
+    return last, rows
 
 
 def seconds_per_step(settings: Mapping[str, Any], names: Sequence[str], backbone: Backbone) -> float:

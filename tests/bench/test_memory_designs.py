@@ -4,12 +4,14 @@ import json
 import sys
 from dataclasses import replace
 
+import design_tasks
 import memory_designs
 import numpy as np
 import pytest
 import torch
 from design_list import DESIGNS, choose, equal_tokens, shape_of
 from design_scores import more_tokens, summarise
+from design_tasks import compare
 from design_training import affordable_steps, train, with_schedule
 from memory_designs import load_designs
 from tiny_models import save_tiny_model, tiny_backbone
@@ -87,7 +89,7 @@ def test_one_command_trains_and_measures(tmp_path, monkeypatch):
     model, text = save_tiny_model(tmp_path / "model"), text_file(tmp_path, 4000)
     chosen = ["linear, add, model, 42", "linear, add, kv_flat, model space, 42", "slots, joint, post-RoPE, 15"]
     command = f"x --out {tmp_path / 'out.json'} --work {tmp_path / 'work'} --model {model} --device cpu --steps 3"
-    command += f" --batch 1 --context 72 --new 24 --sequences 2 --minutes 2 --texts {text} --heldout {text} --designs"
+    command += f" --batch 1 --context 72 --new 24 --sequences 2 --minutes 60 --texts {text} --heldout {text} --designs"
     monkeypatch.setattr(sys, "argv", [*command.split(), *chosen])
     memory_designs.main()
     result = json.loads((tmp_path / "out.json").read_text())
@@ -99,3 +101,29 @@ def test_one_command_trains_and_measures(tmp_path, monkeypatch):
     rows = {(row["design"], row["ratio"]): row for row in result["rows"]}
     assert rows["slots, joint, post-RoPE, 15", 0.5]["mean_over_layers"] > 0.2
     assert rows[more_tokens(16), 0.9]["mean_over_layers"] > 0.2
+
+    # Task scores of the same designs, from the checkpoint that the run left.
+    checkpoint = max((tmp_path / "work").glob("step-*"))
+    command = f"x --load {checkpoint} --out {tmp_path / 'tasks.json'} --model {model} --device cpu --haystack {text}"
+    command += " --samples 2 --length 800 --new 4 --ratios .5 --benchmarks niah_single_1 niah_multikey_1"
+    monkeypatch.setattr(sys, "argv", command.split())
+    design_tasks.main()
+    tasks = json.loads((tmp_path / "tasks.json").read_text())
+    assert {(row["design"], row["budget"]) for row in tasks["rows"]} == {(name, "50%") for name in chosen}
+    for row in tasks["rows"]:
+        assert row["difference"] == pytest.approx(row["score"] - row["baseline_score"])
+        assert row["low"] <= row["difference"] <= row["high"]
+
+
+def test_a_lift_is_told_apart_from_noise():
+    """Ten samples of two benchmarks: one design is right where more tokens are not, the other one as often."""
+    right, wrong = [1.0] * 10, [0.0] * 10
+    scores = {
+        ("good", "50%"): {"a": right, "b": right},
+        ("same", "50%"): {"a": right, "b": wrong},
+        ("tokens", "50%"): {"a": wrong, "b": right},
+    }
+    good, same = compare(scores, {"good": "tokens", "same": "tokens"}, [0.5])
+    assert (good["score"], good["baseline_score"], good["difference"], same["difference"]) == (100, 50, 50, 0)
+    assert good["p_adjusted"] < 0.01 and good["low"] > 0
+    assert same["p_adjusted"] == 1.0 and same["low"] < 0 < same["high"]

@@ -8,17 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from report_rows import BUDGETS, METHODS, MIXED, make_history, make_rows
+from report_zoo import zoo_rows
 
 from indexmem.config.budget import NOTHING_EVICTED
 from indexmem.report.costs import costs
-from indexmem.report.figures import loss_curve, score_by_bytes, score_curve, spread
+from indexmem.report.figures import loss_curve, score_by_bytes, score_curve
+from indexmem.report.figures.base import spread
+from indexmem.report.figures.decoding import kept_while_decoding, truncation
+from indexmem.report.figures.tradeoffs import bytes_by_budget, score_by_time, time_by_budget
 from indexmem.report.palette import COLORS, LEARNED, styles
-from indexmem.report.summary import summarise
+from indexmem.results.summary import summarise
 
 
 def test_lines_and_whiskers_are_the_summarys_numbers() -> None:
     summary = summarise(make_rows())
-    lines = {trace.name: trace for trace in score_curve(summary, "niah_single_1").data}
+    lines = {trace.name: trace for trace in score_curve(summary, "niah_single_1").data if trace.mode != "text"}
     assert set(lines) == set(METHODS)
     for method, line in lines.items():
         for i, budget in enumerate(BUDGETS):
@@ -58,11 +62,48 @@ def test_bytes_put_the_indexers_keys_on_the_axis() -> None:
     assert lines["indexer"].x[0] > lines["snapkv"].x[0] == pytest.approx(10.0, abs=0.1)
 
 
+def test_time_puts_a_methods_scoring_beside_its_decoding() -> None:
+    rows = make_rows()
+    lines = {trace.name: trace for trace in score_by_time(summarise(rows), costs(rows)).data}
+    assert lines["knorm"].x[0] == pytest.approx(1000 * (0.18 + 9.6 / 24))
+
+
+def test_best_trades_are_those_that_nothing_beats_in_score_and_bytes() -> None:
+    rows = make_rows()
+    summary, spent = summarise(rows), costs(rows)
+    figure = score_by_bytes(summary, spent)
+    front = next(trace for trace in figure.data if trace.name == "best trades")
+    points = [(x, y) for trace in figure.data if trace.legendgroup for x, y in zip(trace.x, trace.y)]
+    for x, y in zip(front.x, front.y):
+        assert not any((a <= x and b >= y) and (a, b) != (x, y) for a, b in points)
+    assert max(y for _, y in points) == pytest.approx(front.y[-1])
+
+
+def test_costs_by_budget_have_their_units_and_the_full_caches_level() -> None:
+    rows = make_rows(budgets=MIXED, samples=2, failures=0)
+    spent = costs(rows)
+    size = next(t for t in bytes_by_budget(spent, METHODS, "bytes").data if t.name == "knorm")
+    assert list(size.y) == pytest.approx([16, 8, 4], abs=0.1)
+    figure = time_by_budget(spent, METHODS, "ratio")
+    assert next(t for t in figure.data if t.name == "knorm").y[0] == pytest.approx(400)
+    assert [shape.y0 for shape in figure.layout.shapes] == pytest.approx([400])
+
+
+def test_decoding_shows_cut_answers_and_tokens_held_with_the_most_above() -> None:
+    rows = zoo_rows(models=["m"], samples=3)
+    spent = costs(rows)
+    cut = truncation(spent, ["random"], "ratio").data[0]
+    assert list(cut.y) == [100 * c.truncated for c in spent if c.method == "random"]
+    held = kept_while_decoding(spent, ["random"], "ratio").data[0]
+    assert list(held.y) == pytest.approx([3300, 2200, 1100, 440])
+    assert list(held.error_y.array) == pytest.approx([450, 300, 150, 59])
+
+
 def test_a_method_looks_the_same_in_every_chart_and_unlike_the_others() -> None:
     summary = summarise(make_rows())
     mean, single = score_curve(summary), score_curve(summary, "niah_single_1")
     colour = {trace.name: trace.line.color for trace in mean.data if trace.mode != "text"}
-    assert colour == {trace.name: trace.line.color for trace in single.data}
+    assert colour == {trace.name: trace.line.color for trace in single.data if trace.mode != "text"}
     assert len(set(colour.values())) == len(METHODS)
     assert colour["indexmem"] == LEARNED["indexmem"]
 
@@ -71,6 +112,11 @@ def test_learned_methods_stand_out_and_colours_suffice_for_twelve_others() -> No
     look = styles([*LEARNED, *(f"m{i:02d}" for i in range(12))])
     assert len({style.color for style in look.values()}) == 14
     assert {name for name, style in look.items() if style.emphasised} == set(LEARNED)
+
+
+def test_methods_beyond_the_colours_differ_by_their_dash() -> None:
+    look = styles([f"m{i:02d}" for i in range(30)])
+    assert len({(style.color, style.dash) for style in look.values()}) == 30
 
 
 @pytest.mark.parametrize("color", [*COLORS, *LEARNED.values()])
@@ -92,6 +138,13 @@ def test_spread_labels_do_not_touch_and_stay_in_order(values: list[float]) -> No
     placed = spread(values, 5.0)
     assert all(b - a >= 5.0 - 1e-9 for a, b in pairwise(placed))
     assert sum(placed) == pytest.approx(sum(values), abs=1e-6)
+    above = spread(values, 5.0, floor=0.0)
+    assert above[0] >= 0.0
+    assert all(b - a >= 5.0 - 1e-9 for a, b in pairwise(above))
+
+
+def test_labels_with_room_stay_where_their_lines_end() -> None:
+    assert spread([0.0, 1.0, 40.0], 5.0) == pytest.approx([-2.0, 3.0, 40.0])
 
 
 def test_the_loss_curve_has_the_rate_on_its_own_axis_and_takes_what_there_is() -> None:

@@ -8,9 +8,9 @@ from report_rows import MIXED, make_row, make_rows
 
 from indexmem.config.budget import Budget
 from indexmem.errors import UserError
-from indexmem.report.summary import MEAN, summarise
 from indexmem.report.verdict import listing, places, verdict
 from indexmem.results.schema import FAILED, ROW_SCHEMA
+from indexmem.results.summary import MEAN, summarise
 
 HALF = Budget.of_ratio(0.5)
 

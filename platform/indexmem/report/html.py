@@ -22,20 +22,38 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from indexmem.config.budget import PHRASES, Kind
+from indexmem.config.budget import PHRASES
 from indexmem.config.schema import Experiment
-from indexmem.report.costs import costs
-from indexmem.report.figures import AXES, loss_curve, score_by_bytes, score_curve
-from indexmem.report.palette import styles
-from indexmem.report.provenance import failures, provenance
-from indexmem.report.summary import FULL, MEAN, summarise
-from indexmem.report.verdict import verdict
-from indexmem.report.viewer import viewer_data
+from indexmem.report.content import Content, gather
+from indexmem.report.figures.base import LEVEL
+from indexmem.report.files import write_files
+from indexmem.report.images import browser
+from indexmem.report.pack import packed
+from indexmem.report.panels import all_panels
+from indexmem.report.scorecard import scorecard
+from indexmem.report.text import bytes_text, p_text, seconds_text, signed, visible
+from indexmem.results.summary import FULL, MEAN
+from indexmem.results.sweeps import Sweep
 
-COLUMNS: Mapping[Kind, str] = MappingProxyType(
-    {"ratio": "by evicted share", "tokens": "by tokens kept per head", "bytes": "by bytes in all"}
+SCRIPTS = ("core.js", "charts.js", "filters.js", "scores.js", "samples.js", "kept.js")
+SECTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "verdict": "Verdict",
+        "scores": "Scores",
+        "curves": "Curves",
+        "needles": "Needles",
+        "facets": "Categories",
+        "decoding": "Decoding",
+        "ablations": "Ablations",
+        "costs": "Costs",
+        "samples": "Samples",
+        "kept": "Kept tokens",
+        "sweep": "Sweep",
+        "distillation": "Distillation",
+        "failures": "Failures",
+        "provenance": "Provenance",
+    }
 )
-SCRIPTS = ("charts.js", "viewer.js")
 
 
 def write_report(
@@ -46,13 +64,26 @@ def write_report(
     history: Sequence[Mapping[str, Any]] = (),
     *,
     command: str = "python jobs/report.py spec.yaml",
+    links: Mapping[str, str] = MappingProxyType({}),
+    warning: str = "",
+    sweeps: Sequence[Sweep] = (),
+    baseline: str | None = None,
+    folder: Path | None = None,
+    images: bool = False,
 ) -> Path:
     """Write the report of one experiment's rows to `out`, replacing it in one step, and return `out`.
 
-    rows: ROW_SCHEMA; retention: RETENTION_SCHEMA, may be empty; history: the distillation's {'step', 'loss', 'lr'}.
-    Raises UserError when there are no rows, or rows of several experiments.
+    rows: ROW_SCHEMA, of one model or several; retention: RETENTION_SCHEMA, may be empty; history: the distillation's
+    {'step', 'loss', 'lr'}; links: text -> http(s) address, such as that of the run in MLflow; warning: what
+    forbids to read the scores as a ranking; baseline: the method that
+    all others are variants of, by default each family's plainest; folder: where CSV and LaTeX go and, with `images`,
+    PNG and SVG. Raises UserError when there are no rows, rows of several experiments, no method `baseline`, or no
+    browser for images.
     """
-    page = render(experiment, rows, retention, history, command)
+    if images:
+        browser()
+    content = gather(experiment, rows, retention, history, sweeps, baseline)
+    page = render(content, command, links, warning)
     out.parent.mkdir(parents=True, exist_ok=True)
     draft = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
@@ -60,29 +91,14 @@ def write_report(
         os.replace(draft, out)
     finally:
         draft.unlink(missing_ok=True)
+    if folder is not None:
+        write_files(content, folder, images=images)
     return out
 
 
-def render(
-    experiment: Experiment,
-    rows: pa.Table,
-    retention: pa.Table,
-    history: Sequence[Mapping[str, Any]],
-    command: str,
-) -> str:
+def render(content: Content, command: str, links: Mapping[str, str], warning: str = "") -> str:
     """The page as a string; see `write_report`."""
-    summary = summarise(rows)
-    spent = costs(rows)
-    kinds = tuple(summary.by_kind) or ("ratio",)
-    curves = {}
-    for kind in kinds:
-        curves[f"{kind}-mean"] = score_curve(summary, MEAN, kind)
-        for number, name in enumerate(summary.benchmarks):
-            curves[f"{kind}-benchmark-{number}"] = score_curve(summary, name, kind)
-    curves["costs"] = score_by_bytes(summary, spent)
-    if history:
-        curves["loss"] = loss_curve(history)
-    scripts = [Markup(get_plotlyjs()), *(Markup(_asset(name)) for name in SCRIPTS)]
+    scripts = [Markup(get_plotlyjs()), Markup(f'"use strict";\n{"".join(map(_asset, SCRIPTS))}')]
     environment = Environment(
         loader=PackageLoader("indexmem.report"),
         autoescape=True,
@@ -90,21 +106,20 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"bytes": bytes_text, "seconds": seconds_text}
+    environment.filters |= {"bytes": bytes_text, "seconds": seconds_text, "signed": signed, "p": p_text}
+    environment.filters |= {"visible": visible, "points": lambda share: f"{100 * share:.1f}"}
+    present = content.sections
     return environment.get_template("report.html.j2").render(
-        experiment=experiment,
-        summary=summary,
-        verdict=verdict(summary),
-        costs=spent,
-        look=styles(summary.methods),
-        panels={kind: AXES[kind] for kind in kinds},
+        content=content,
+        experiment=content.experiment,
+        views=content.views,
+        sections={name: title for name, title in SECTIONS.items() if name in present},
         phrases=PHRASES,
-        columns=" or ".join(COLUMNS[kind] for kind in kinds),
-        figures={name: _figure(figure) for name, figure in curves.items()},
-        viewer=viewer_data(rows, retention, summary.methods),
-        failures=failures(rows),
-        provenance=provenance(experiment, rows),
+        data=_data(content),
+        colours={method: style.color for view in content.views for method, style in view.look.items()},
         command=command,
+        warning=warning,
+        links={text: address for text, address in links.items() if address.startswith(("http://", "https://"))},
         policy=_policy(scripts),
         scripts=scripts,
         style=Markup(_asset("report.css")),
@@ -113,25 +128,28 @@ def render(
     )
 
 
-def bytes_text(count: float) -> str:
-    """1234567 -> '1.2 MiB'."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            break
-        count /= 1024
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-
-
-def seconds_text(seconds: float) -> str:
-    """0.0123 -> '12 ms', 6.1 -> '6.1 s'."""
-    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+def _data(content: Content) -> dict[str, str]:
+    """Element id -> packed JSON. Each is unpacked on its own, when it is first looked at."""
+    found = {}
+    for view in content.views:
+        found[f"scores-{view.number}"] = packed(scorecard(view.model, view.summary))
+        for place, group in enumerate(view.samples):
+            found[f"samples-{view.number}-{place}"] = packed(group)
+        for place, sample in enumerate(view.kept["samples"]):
+            found[f"kept-{view.number}-{place}"] = packed(sample)
+        for panel in all_panels(view.sections):
+            found[f"figure-{view.number}-{panel.id}"] = packed(_figure(panel.figure))
+    return found | {f"figure-all-{panel.id}": packed(_figure(panel.figure)) for panel in all_panels(content.common)}
 
 
 def _figure(figure: go.Figure) -> dict[str, Any]:
-    """A figure for the page, which has its own headings and one legend for all charts."""
-    bare = go.Figure(figure).update_layout(title=None, showlegend=False, margin_t=12)
-    bare.layout.annotations = ()
-    content: dict[str, Any] = json.loads(bare.to_json())
+    """A figure for the page, which has captions of its own and one legend for all charts."""
+    content: dict[str, Any] = json.loads(figure.to_json())
+    layout = content["layout"]
+    layout.pop("template", None)
+    layout.pop("title", None)
+    layout["margin"]["t"] = 34 if "coloraxis" in layout else 12
+    layout["annotations"] = [note for note in layout.get("annotations", ()) if note.get("name") != LEVEL]
     return content
 
 

@@ -11,6 +11,7 @@ COLORS = (
     "#8a8f2a", "#5f6fd8",
 )  # fmt: skip
 MARKERS = ("circle", "square", "triangle-up", "cross", "triangle-down", "x", "pentagon", "star", "hexagon", "bowtie")
+DASHES = ("solid", "dash", "dot", "dashdot")  # one per round of colours
 FULL_COLOR = "#808894"
 
 
@@ -19,6 +20,7 @@ class Style:
     color: str
     marker: str
     emphasised: bool
+    dash: str = "solid"
 
     @property
     def width(self) -> float:
@@ -37,6 +39,11 @@ def styles(methods: Iterable[str]) -> dict[str, Style]:
     for place, method in enumerate(sorted(methods)):
         marker = MARKERS[place % len(MARKERS)]
         learned = LEARNED.get(method)
-        chosen[method] = Style(learned or COLORS[taken % len(COLORS)], marker, learned is not None)
+        chosen[method] = Style(
+            learned or COLORS[taken % len(COLORS)],
+            marker,
+            emphasised=learned is not None,
+            dash="solid" if learned else DASHES[taken // len(COLORS) % len(DASHES)],
+        )
         taken += learned is None
     return chosen

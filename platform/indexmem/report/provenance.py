@@ -68,6 +68,7 @@ def provenance(experiment: Experiment, rows: pa.Table) -> Provenance:
         ("Checkpoints", _all(rows, "checkpoint") or "none (training-free methods only)"),
         ("Prompt length", f"{_all(rows, 'length')} tokens"),
         ("Benchmarks", "; ".join(counts)),
+        ("Protocol of prompts and scores", _all(rows, "protocol")),
         ("Seeds", f"samples {experiment.grid.seed}, distillation {experiment.distill.seed}"),
         ("Rows", f"{rows.num_rows:,} in {pc.count_distinct(rows['cell_id']).as_py():,} cells"),
         ("Commit", _all(rows, "git_commit")),

@@ -1,17 +1,15 @@
-"""The comparison as plain text for a terminal, and as CSV for everything else."""
+"""The comparison as plain text for a terminal."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import pyarrow as pa
 
 from indexmem.config.budget import Budget, Kind
-from indexmem.report.summary import FULL, MEAN, Summary, summarise
 from indexmem.results.stats import Interval
+from indexmem.results.summary import MEAN, Summary, summarise
 
 WIDTH = 100
 NAME_WIDTH = 28
@@ -38,27 +36,6 @@ def sample_counts(summary: Summary) -> str:
 def comparison_table(rows: pa.Table) -> str:
     """Methods by budget: mean over benchmarks in %, at most 100 columns wide, full cache first."""
     return render_text(summarise(rows))
-
-
-def comparison_csv(rows: pa.Table) -> str:
-    """One line per (method, budget, benchmark or 'mean'): mean, low, high in [0, 1], n, standing in the column.
-
-    `ratio` is the budget as a number, empty where it is not a share.
-    """
-    summary = summarise(rows)
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["method", "budget", "ratio", "benchmark", "mean", "low", "high", "n", "standing"])
-    order = {name: place for place, name in enumerate((FULL, *summary.methods))}
-    columns = {name: place for place, name in enumerate((MEAN, *summary.benchmarks))}
-    for method, budget, benchmark in sorted(summary.cells, key=lambda k: (order[k[0]], k[1], columns[k[2]])):
-        cell = summary.cells[method, budget, benchmark]
-        contest = summary.contests.get((budget, benchmark))
-        ratio = "" if budget.ratio is None else f"{budget.ratio:g}"
-        standing = "reference" if method == FULL else contest.standing(method) if contest else ""
-        limits = [f"{value:.6f}" for value in (cell.mean, cell.low, cell.high)]
-        writer.writerow([method, str(budget), ratio, benchmark, *limits, cell.n, standing])
-    return buffer.getvalue()
 
 
 def render_text(summary: Summary) -> str:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from statistics import median
 
 from indexmem.config.budget import Budget
-from indexmem.report.summary import ALPHA, MEAN, Contest, Summary
+from indexmem.report.detectable import closest_rival, detectable_lead
 from indexmem.report.tables import sample_counts
+from indexmem.report.text import p_text, signed
+from indexmem.results.gate import ADVICE, Gate
 from indexmem.results.stats import Difference
+from indexmem.results.summary import ALPHA, MEAN, Contest, Summary
 
 NAMED_AT_MOST = 4
 
@@ -19,6 +22,7 @@ class Finding:
     """What one budget's column says: `title` is the outcome, `text` the numbers behind it."""
 
     budget: Budget
+    best: str
     decided: bool
     title: str
     text: str
@@ -37,6 +41,11 @@ def verdict(summary: Summary) -> Verdict:
     return Verdict(_headline(summary), findings, _basis(summary))
 
 
+def refusal(gate: Gate) -> Verdict:
+    """What stands in the verdict's place when the full cache forbids a ranking."""
+    return Verdict(gate.headline, (), f"{'; '.join(map(str, gate.shortfalls))}. {ADVICE}")
+
+
 def listing(items: Sequence[str]) -> str:
     """'a', 'a and b', 'a, b and c'; long lists end in 'and 7 more'."""
     shown = [*items] if len(items) <= NAMED_AT_MOST else [*items[: NAMED_AT_MOST - 1]]
@@ -50,10 +59,6 @@ def places(budgets: Sequence[Budget]) -> str:
     shares = [str(budget) for budget in budgets if budget.kind == "ratio"]
     others = [str(budget) for budget in budgets if budget.kind != "ratio"]
     return " and at ".join(listing(texts) + after for texts, after in ((shares, " eviction"), (others, "")) if texts)
-
-
-def p_text(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 
 def _headline(summary: Summary) -> str:
@@ -80,7 +85,7 @@ def _finding(summary: Summary, budget: Budget) -> Finding:
     decided = bool(contest.lead) and len(contest.leading) == 1
     body = _winner_text(contest) if decided else _tie_text(summary, contest, budget)
     against_full = _against_full(contest.best, summary.against_full(contest.best, budget))
-    return Finding(budget, decided, _title(summary, contest, budget), f"{body} {against_full}".strip())
+    return Finding(budget, contest.best, decided, _title(summary, contest, budget), f"{body} {against_full}".strip())
 
 
 def _title(summary: Summary, contest: Contest, budget: Budget) -> str:
@@ -93,7 +98,8 @@ def _title(summary: Summary, contest: Contest, budget: Budget) -> str:
 
 
 def _winner_text(contest: Contest) -> str:
-    rival, lead = min(contest.lead.items(), key=lambda item: item[1].mean)
+    rival = closest_rival(contest)
+    lead = contest.lead[rival]
     return f"{_points(lead)} above the next best, {rival} ({_limits(lead)}, adjusted {p_text(lead.p_value)})."
 
 
@@ -107,14 +113,16 @@ def _tie_text(summary: Summary, contest: Contest, budget: Budget) -> str:
         if behind
         else ""
     )
-    return f"Within noise of it: {listing(tied)}.{rest}"
+    least = detectable_lead(summary, budget)
+    shown = f" A lead of {100 * least:.0f} points would show in 4 of 5 such comparisons." if least else ""
+    return f"Within noise of it: {listing(tied)}.{rest}{shown}"
 
 
 def _against_full(method: str, difference: Difference | None) -> str:
     if difference is None:
         return "The full cache was not evaluated on the same samples."
     if difference.p_value >= ALPHA:
-        return f"Not distinguishable from the full cache ({_signed(difference.mean)} points, {_limits(difference)})."
+        return f"Not distinguishable from the full cache ({signed(difference.mean)} points, {_limits(difference)})."
     side = "below" if difference.mean < 0 else "above"
     return f"{_points(difference)} {side} the full cache ({_limits(difference)}, {p_text(difference.p_value)})."
 
@@ -133,12 +141,7 @@ def _points(difference: Difference) -> str:
 
 
 def _limits(difference: Difference) -> str:
-    return f"95% interval {_signed(difference.low)} to {_signed(difference.high)}"
-
-
-def _signed(share: float) -> str:
-    """0.033 -> '+3.3', with a real minus sign."""
-    return f"{100 * share:+.1f}".replace("-", "\N{MINUS SIGN}")
+    return f"95% interval {signed(difference.low)} to {signed(difference.high)}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,8 +1,7 @@
-"""Data of the kept-token viewer: example contexts, the share of heads that kept each token, and every answer."""
+"""Data of the kept-token viewer: example contexts, and the share of heads that kept each token, in all and by layer."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,11 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexmem.config.budget import Budget
-from indexmem.report.summary import FULL
+from indexmem.report.pack import percents
+from indexmem.report.text import visible
 from indexmem.results.schema import KEY
+from indexmem.results.summary import FULL
 
-MAX_VALUES = 4_000_000  # token shares in one report: about 5 MB of HTML
-MAX_ANSWER = 2_000  # characters of one shown answer
+MAX_VALUES = 4_000_000  # token shares in one report
+MAX_LAYER_VALUES = 16_000_000  # the same by layer: about 3 MB of HTML, since most layers repeat themselves
 MIN_MARK = 4  # shorter references match by chance all over a context
 
 
@@ -23,18 +24,19 @@ def viewer_data(rows: pa.Table, retention: pa.Table, methods: Sequence[str]) -> 
     """JSON-ready examples, at least one where any exist; `omitted` counts those left out for size."""
     rows = rows.filter(pc.is_in(rows["sample_id"], pc.unique(retention["sample_id"])))
     places = _places(rows, retention)
+    order = {name: place for place, name in enumerate(methods)}
     samples: list[dict[str, Any]] = []
-    values = 0
+    values = by_layer = 0
     for sample_id, cells in places.items():
-        size = len(cells) * len(retention["retention"][next(iter(cells.values()))])
+        first = next(iter(cells.values()))
+        size = len(cells) * len(retention["tokens"][first])
         if samples and values + size > MAX_VALUES:
             continue
         values += size
-        samples.append(_sample(rows, retention, sample_id, cells))
-    order = {name: place for place, name in enumerate((FULL, *methods))}
-    for sample in samples:
-        for entries in (sample["answers"], sample["cells"]):
-            entries.sort(key=lambda entry: (order.get(entry["method"], len(order)), Budget.parse(entry["budget"])))
+        by_layer += size * len(retention["kept_heads"][first].as_py() or ())
+        sample = _sample(rows, retention, sample_id, cells, layers=by_layer <= MAX_LAYER_VALUES)
+        sample["cells"].sort(key=lambda c: (order.get(c["method"], len(order)), Budget.parse(c["budget"])))
+        samples.append(sample)
     return {"samples": samples, "omitted": len(places) - len(samples)}
 
 
@@ -64,33 +66,31 @@ def _places(rows: pa.Table, retention: pa.Table) -> dict[str, dict[tuple[str, st
     return dict(sorted(places.items()))
 
 
-def _sample(rows: pa.Table, retention: pa.Table, sample_id: str, cells: dict[tuple[str, str], int]) -> dict[str, Any]:
+def _sample(
+    rows: pa.Table, retention: pa.Table, sample_id: str, cells: dict[tuple[str, str], int], layers: bool
+) -> dict[str, Any]:
     numbers = list(cells.values())
     tokens: list[str] = retention["tokens"][numbers[0]].as_py()
     shares = {cell: retention["retention"][number].values.to_numpy() for cell, number in cells.items()}
     assert all(len(share) == len(tokens) for share in shares.values()), f"{sample_id}: one context, several lengths"
-    asked = rows.filter(pc.equal(rows["sample_id"], sample_id)).sort_by("repeat").to_pylist()
-    answers = {(row["method"], row["budget"]): row for row in reversed(asked)}  # the first repeat stays
-    references = asked[0]["references"] or []
+    asked = rows.filter(pc.equal(rows["sample_id"], sample_id))
+    references = asked["references"][0].as_py() or []
     return {
         "id": sample_id,
-        "question": retention["question"][numbers[0]].as_py() or "",
-        "references": references,
-        "tokens": tokens,
+        "benchmark": asked["benchmark"][0].as_py(),
+        "question": visible(retention["question"][numbers[0]].as_py() or ""),
+        "references": list(map(visible, references)),
+        "tokens": list(map(visible, tokens)),
         "marked": find_tokens(tokens, references),
-        "cells": [{"method": m, "budget": b, "kept": _packed(share)} for (m, b), share in shares.items()],
-        "answers": [_answer(row) for row in answers.values()],
+        "cells": [
+            {"method": m, "budget": b, "kept": percents(share)}
+            | ({"layers": _layers(retention, cells[m, b])} if layers else {})
+            for (m, b), share in shares.items()
+        ],
     }
 
 
-def _packed(share: np.ndarray) -> str:
-    """Shares in [0, 1] as base64 of one byte of percent each."""
-    percent = np.rint(100 * np.clip(share, 0, 1)).astype(np.uint8)
-    return base64.b64encode(percent.tobytes()).decode("ascii")
-
-
-def _answer(row: dict[str, Any]) -> dict[str, Any]:
-    text = row["prediction"] or ""
-    shown = text if len(text) <= MAX_ANSWER else f"{text[:MAX_ANSWER]}…"
-    error = "" if row["score"] is not None else f"failed: {row['error_class']}"
-    return {"method": row["method"], "budget": row["budget"], "text": shown, "score": row["score"], "error": error}
+def _layers(retention: pa.Table, number: int) -> list[str]:
+    """Per layer the share of its KV heads that kept each token; none in rows older than the column."""
+    counts, heads = retention["kept_heads"][number].as_py(), retention["kv_heads"][number].as_py()
+    return [percents(np.frombuffer(layer, np.uint8) / heads) for layer in counts or ()]

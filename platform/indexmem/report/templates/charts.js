@@ -1,49 +1,90 @@
-// Draws every chart of the page, keeps them in the page's colours, and lets the legend's buttons hide methods.
-(() => {
-  "use strict";
-  const figures = JSON.parse(document.getElementById("figures-data").textContent);
-  const charts = [...document.querySelectorAll("[data-figure]")];
-  const config = {
-    responsive: true,
-    displaylogo: false,
-    displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false, // elsewhere it would cover the lines for good
-    modeBarButtons: [["toImage"]],
+// Draws charts when they are about to be seen, in the page's colours and without the methods that are filtered away.
+const charts = all("[data-figure]");
+const NARROW = 560; // pixels; below it the labels beside the lines give way to the list of methods
+const EAGER = 20; // charts that are drawn without being seen, so that a short report prints whole
+const PRINT_WIDTH = 660;
+const config = {
+  responsive: true,
+  displaylogo: false,
+  displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false, // elsewhere it would cover the lines for good
+  modeBarButtons: [["toImage"]],
+};
+const hiddenMethods = new Set();
+
+// What of a chart has the page's colours, as Plotly's relayout wants it.
+const colours = (chart) => {
+  const style = getComputedStyle(document.documentElement);
+  const [text, card, line] = ["--muted", "--card", "--line"].map((name) => style.getPropertyValue(name).trim());
+  const ticks = (chart.layout.annotations ?? []).flatMap((note, i) =>
+    note.name === "tick" ? [[`annotations[${i}].bgcolor`, card]] : []);
+  return {
+    "font.color": text, "hoverlabel.bgcolor": card, "hoverlabel.bordercolor": line, "hoverlabel.font.color": text,
+    "modebar.bgcolor": "rgba(0,0,0,0)", "modebar.color": text, ...Object.fromEntries(ticks),
   };
-  const NARROW = 560; // pixels; below it the labels beside the lines give way to the legend
+};
 
-  const colours = () => {
-    const style = getComputedStyle(document.documentElement);
-    const [text, card, line] = ["--muted", "--card", "--line"].map((name) => style.getPropertyValue(name).trim());
-    return { "font.color": text, "hoverlabel.bgcolor": card, "hoverlabel.bordercolor": line, "hoverlabel.font.color": text, "modebar.bgcolor": "rgba(0,0,0,0)", "modebar.color": text };
-  };
+const started = new Map();
+const draw = (chart) => {
+  if (!started.has(chart)) started.set(chart, drawNow(chart));
+  return started.get(chart);
+};
 
-  const draw = async (chart) => {
-    const { data, layout } = figures[chart.dataset.figure];
-    let traces = data;
-    if (chart.clientWidth < NARROW) {
-      traces = data.filter((trace) => trace.mode !== "text");
-      layout.margin = { ...layout.margin, l: 44, r: layout.yaxis2 ? 72 : 10 };
-    }
-    await Plotly.newPlot(chart, traces, layout, config);
-    await Plotly.relayout(chart, colours());
-  };
+const drawNow = async (chart) => {
+  const { data, layout } = await unpack(chart.dataset.figure);
+  let traces = data;
+  if (chart.clientWidth < NARROW) {
+    traces = data.filter((trace) => trace.mode !== "text");
+    layout.margin = { ...layout.margin, l: 46, r: layout.yaxis2?.side ? 72 : 10 };
+  }
+  for (const trace of traces) if (hiddenMethods.has(trace.legendgroup)) trace.visible = false;
+  await Plotly.newPlot(chart, traces, layout, config);
+  await Plotly.relayout(chart, colours(chart));
+};
 
-  const recolour = () => charts.filter((chart) => chart.data).forEach((chart) => Plotly.relayout(chart, colours()));
+const seen = (chart) => chart.offsetParent !== null;
+const drawn = () => charts.filter((chart) => chart.data);
 
-  const toggle = (button) => {
-    const shown = button.getAttribute("aria-pressed") !== "true";
-    button.setAttribute("aria-pressed", String(shown));
-    for (const chart of charts.filter((chart) => chart.data)) {
-      const traces = [...chart.data.keys()].filter((i) => chart.data[i].legendgroup === button.dataset.method);
-      if (traces.length) Plotly.restyle(chart, { visible: shown }, traces);
-    }
-  };
+const watcher = new IntersectionObserver(
+  (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => {
+    watcher.unobserve(entry.target);
+    draw(entry.target);
+  }),
+  { rootMargin: "400px" },
+);
+charts.forEach((chart) => watcher.observe(chart));
 
-  document.querySelectorAll(".legend button").forEach((b) => b.addEventListener("click", () => toggle(b)));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
-  matchMedia("print").addEventListener("change", recolour);
-  (async () => {
-    for (const chart of charts) await draw(chart);
-    document.documentElement.dataset.charts = "drawn";
-  })();
-})();
+const breathe = () => new Promise((done) => setTimeout(done)); // lets the page answer between two charts
+const drawEagerly = async () => {
+  for (const chart of charts.filter(seen).slice(0, EAGER)) {
+    await breathe();
+    await draw(chart);
+  }
+  document.documentElement.dataset.charts = "drawn";
+};
+
+const showMethods = () => {
+  for (const chart of drawn()) {
+    const places = [...chart.data.keys()].filter((i) => chart.data[i].legendgroup);
+    if (!places.length) continue;
+    Plotly.restyle(chart, { visible: places.map((i) => !hiddenMethods.has(chart.data[i].legendgroup)) }, places);
+  }
+};
+listen("methods", showMethods);
+
+for (const choice of all(".choice")) {
+  const select = choice.querySelector("select");
+  select.addEventListener("change", () => {
+    [...choice.querySelectorAll(":scope > div")].forEach((panel, i) => { panel.hidden = i !== select.selectedIndex; });
+  });
+}
+
+const recolour = () => drawn().forEach((chart) => Plotly.relayout(chart, colours(chart)));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+addEventListener("beforeprint", () => {
+  for (const chart of drawn()) {
+    const width = Math.min(PRINT_WIDTH, chart.clientWidth);
+    Plotly.relayout(chart, { ...colours(chart), width, "font.color": "#333" });
+  }
+});
+addEventListener("afterprint", () => drawn().forEach((chart) => Plotly.relayout(chart, { ...colours(chart), width: null })));
+drawEagerly();

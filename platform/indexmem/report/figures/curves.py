@@ -1,0 +1,77 @@
+"""Score against budget: the mean over benchmarks, one benchmark, or anything else that has an interval per cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import plotly.graph_objects as go
+
+from indexmem.config.budget import Budget, Kind
+from indexmem.report.figures.base import MAX_DIRECT_LABELS, frame, label_ends, line, mark_full
+from indexmem.report.palette import styles
+from indexmem.results.stats import Interval
+from indexmem.results.summary import MEAN, Summary
+
+AXES: Mapping[Kind, str] = MappingProxyType(
+    {"ratio": "KV cache evicted", "tokens": "tokens kept per KV head", "bytes": "bytes of all that is kept"}
+)
+EVEN_GAP = 0.2  # between budgets that are not drawn to scale
+LABEL_GAP = 5.0  # points of score between two labels at the right edge
+
+
+def score_curve(summary: Summary, benchmark: str = MEAN, kind: Kind = "ratio") -> go.Figure:
+    """Score against the budgets of one kind, smaller ones to the right.
+
+    A line with 95% whiskers per method, the full cache as a dashed line.
+    """
+    cells = {(m, b): cell for (m, b, name), cell in summary.cells.items() if name == benchmark}
+    figure = curve(benchmark_title(summary, benchmark), cells, summary.methods, summary.by_kind.get(kind, ()), kind)
+    mark_full(figure, summary.full(benchmark))
+    return figure
+
+
+def benchmark_title(summary: Summary, benchmark: str) -> str:
+    """'niah_single_1', 'Mean over 13 benchmarks'."""
+    return f"Mean over {len(summary.benchmarks)} benchmarks" if benchmark == MEAN else benchmark
+
+
+def curve(
+    title: str,
+    cells: Mapping[tuple[str, Budget], Interval],
+    methods: Sequence[str],
+    budgets: Sequence[Budget],
+    kind: Kind,
+) -> go.Figure:
+    """Lines through `cells`, one per method that has any; names stand beside the lines where there is room."""
+    figure = frame(title, AXES[kind], "score, %")
+    places = _places(budgets)
+    shown = [m for m in methods if any((m, budget) in cells for budget in places)]
+    look = styles(methods)
+    step = _dodge(list(places.values()), len(shown))
+    for number, method in enumerate(shown):
+        mine = [budget for budget in places if (method, budget) in cells]
+        # Whiskers of many methods at one budget would lie on top of each other.
+        shift = (number - (len(shown) - 1) / 2) * step
+        x = [places[budget] + shift for budget in mine]
+        figure.add_trace(
+            line(method, look[method], x, [cells[method, b] for b in mine], [budget.phrase for budget in mine])
+        )
+    low, high = (min(places.values()), max(places.values())) if places else (0.0, 1.0)
+    labels = [str(budget) for budget in places]
+    figure.update_xaxes(tickvals=list(places.values()), ticktext=labels, range=[low - 0.04, high + 0.04])
+    if len(shown) <= MAX_DIRECT_LABELS:
+        label_ends(figure, high + 0.03, LABEL_GAP, floor=0.0)
+    return figure
+
+
+def _places(budgets: Sequence[Budget]) -> dict[Budget, float]:
+    """Where budgets of one kind stand on the axis: shares to scale; tokens and bytes, which span magnitudes, evenly."""
+    return {b: number * EVEN_GAP if b.ratio is None else b.ratio for number, b in enumerate(budgets)}
+
+
+def _dodge(places: Sequence[float], methods: int) -> float:
+    """Horizontal step between methods: small against the closest pair of budgets."""
+    gap = float(np.diff(sorted(places)).min()) if len(places) > 1 else 0.1
+    return min(0.006, 0.4 * gap / max(methods, 1))

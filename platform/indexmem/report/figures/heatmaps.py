@@ -1,0 +1,63 @@
+"""Needle heat maps: length by depth, a panel per method, one colour scale for all."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from indexmem.report.facets import HeatMap
+from indexmem.report.figures.base import frame
+from indexmem.results.summary import FULL
+
+COLUMNS = 3
+PANEL_PIXELS = 230
+SCALE = "Viridis"  # even in lightness, so it survives grey print and colour blindness
+COLOR_BAR = {"title": {"text": "score, %", "font": {"size": 12}}, "thickness": 12, "outlinewidth": 0}
+
+
+def heat_map(found: HeatMap, methods: tuple[str, ...]) -> go.Figure:
+    """Panels in the order of `methods`, the full cache first where it was evaluated; titles carry the mean score."""
+    shown = [m for m in (FULL, *methods) if m in found.scores]
+    columns = min(COLUMNS, len(shown))
+    rows = -(-len(shown) // columns)
+    titles = [f"{'full cache' if m == FULL else m}  {100 * np.nanmean(found.scores[m]):.0f}%" for m in shown]
+    figure = make_subplots(
+        rows, columns, subplot_titles=titles, shared_xaxes="all", shared_yaxes="all",
+        horizontal_spacing=0.04, vertical_spacing=0.32 / max(rows, 1) / 1.5,
+    )  # fmt: skip
+    depths = [f"{depth:g}%" for depth in found.depths]
+    lengths = [f"{length:,}" for length in found.lengths]
+    for place, method in enumerate(shown):
+        grid = 100 * found.scores[method]
+        figure.add_trace(
+            go.Heatmap(
+                x=lengths,
+                y=depths,
+                z=[[None if np.isnan(value) else round(float(value), 1) for value in row] for row in grid],
+                coloraxis="coloraxis",
+                name=method,
+                xgap=1,
+                ygap=1,
+                hovertemplate=f"<b>{method}</b><br>%{{x}} tokens, depth %{{y}}<br>%{{z:.0f}}%<extra></extra>",
+            ),
+            place // columns + 1,
+            place % columns + 1,
+        )
+    look = frame("", "", "").layout
+    figure.update_layout(
+        template="none",
+        title={"text": f"{found.benchmark}, {found.budget.phrase}", "x": 0, "xref": "paper", "font": {"size": 15}},
+        font=look.font,
+        paper_bgcolor=look.paper_bgcolor,
+        plot_bgcolor=look.plot_bgcolor,
+        dragmode=False,
+        height=PANEL_PIXELS * rows + 70,
+        margin={"l": 60, "r": 10, "t": 62, "b": 56},
+        coloraxis={"colorscale": SCALE, "cmin": 0, "cmax": 100, "colorbar": COLOR_BAR},
+    )
+    figure.update_annotations(font_size=13)
+    figure.update_xaxes(type="category", ticks="", fixedrange=True, showgrid=False, zeroline=False)
+    figure.update_yaxes(type="category", autorange="reversed", fixedrange=True, showgrid=False, zeroline=False)
+    figure.update_xaxes(title={"text": "context, tokens", "font": {"size": 12}}, row=rows)
+    return figure.update_yaxes(title={"text": "needle's depth", "font": {"size": 12}}, col=1)

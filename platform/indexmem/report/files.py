@@ -1,0 +1,66 @@
+"""The folder beside a report: its numbers as CSV, its tables as LaTeX and, if wanted, its charts as PNG and SVG."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from indexmem.report.content import Content
+from indexmem.report.csvs import ablations_csv, costs_csv, scores_csv
+from indexmem.report.images import write_images
+from indexmem.report.latex import benchmarks_table, budgets_table
+from indexmem.report.panels import all_panels
+
+
+def write_files(content: Content, folder: Path, *, images: bool = False) -> Path:
+    """Write the folder, replacing what an earlier report left there as a whole, and return it.
+
+    Raises UserError when `images` are wanted and there is no browser to draw them.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        for name, text in _texts(content).items():
+            (draft / name).write_text(text, encoding="utf-8")
+        if images:
+            write_images(_figures(content), draft / "figures")
+        draft.chmod(0o755)
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder
+
+
+def _texts(content: Content) -> dict[str, str]:
+    views, length = content.views, content.experiment.grid.length
+    summaries = {view.model: view.summary for view in views}
+    texts = {
+        "scores.csv": scores_csv(summaries),
+        "costs.csv": costs_csv(views),
+        "scores.tex": budgets_table(views, length),
+    }
+    if any(view.ablations for view in views):
+        texts["ablations.csv"] = ablations_csv(views)
+    for view in views:
+        for budget in view.summary.budgets:
+            texts[f"{_file_name(f'benchmarks-{view.model}-{budget}')}.tex"] = benchmarks_table(view, budget)
+    return texts
+
+
+def _figures(content: Content) -> dict[str, go.Figure]:
+    figures = {
+        _file_name(f"{view.model}-{panel.id}"): panel.figure
+        for view in content.views
+        for panel in all_panels(view.sections)
+    }
+    return figures | {_file_name(panel.id): panel.figure for panel in all_panels(content.common)}
+
+
+def _file_name(text: str) -> str:
+    """'Qwen/Qwen3-8B-90%' -> 'Qwen-Qwen3-8B-90'."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")

@@ -1,0 +1,97 @@
+"""Tables for a paper: booktabs, methods as rows, budgets or benchmarks as columns, and bold for winners only.
+
+A star marks the best by more than noise; a dagger what is within noise of the best.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from indexmem.config.budget import Budget
+from indexmem.report.view import View
+from indexmem.results.stats import Interval
+from indexmem.results.summary import FULL, MEAN, Summary
+
+SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+CAPTION = (
+    "{what} in \\%, with 95\\% intervals. $^\\star$ and bold: best by more than noise (paired test, Holm-adjusted "
+    "$p < 0.05$). $^\\dagger$: within noise of the best."
+)
+
+
+def budgets_table(views: Sequence[View], length: int) -> str:
+    """All models below each other, a column per budget, the full cache first: the layout of RULER tables.
+
+    Needs the packages booktabs and multirow.
+    """
+    budgets = sorted({budget for view in views for budget in view.summary.budgets})
+    heads = ["Model", "Method", "full", *map(str, budgets)]
+    lines: list[str] = []
+    for view in views:
+        summary = view.summary
+        model = rf"\multirow{{{len(summary.methods)}}}{{*}}{{{escaped(view.model)}}}"
+        for number, method in enumerate(summary.methods):
+            full = _number(summary.full(MEAN)) if number == 0 else ""
+            cells = [_cell(summary, method, budget, MEAN) for budget in budgets]
+            lines.append(_row(["" if number else model, escaped(method), full, *cells]))
+        lines.append(r"\midrule")
+    many = max((len(view.summary.benchmarks) for view in views), default=0)
+    what = f"Mean score over {many} benchmarks at {length:,} tokens, by budget,"
+    return _table(what, "ll" + "r" * (1 + len(budgets)), heads, lines[:-1])
+
+
+def benchmarks_table(view: View, budget: Budget) -> str:
+    """One model at one budget, a column per benchmark and their mean. Needs the package booktabs."""
+    summary = view.summary
+    columns = [*summary.benchmarks, MEAN]
+    lines = [_row(["full cache", *(_number(summary.full(name)) for name in columns)])] if summary.full(MEAN) else []
+    lines += [_row([escaped(m), *(_cell(summary, m, budget, name) for name in columns)]) for m in summary.methods]
+    what = f"Scores of {view.model} by benchmark at {budget.phrase}"
+    return _table(what, "l" + "r" * len(columns), ["Method", *columns], lines)
+
+
+def escaped(text: str) -> str:
+    """`text` as LaTeX shows it."""
+    return re.sub(r"[\\~^&%$#_{}]", lambda found: SPECIAL.get(found[0], "\\" + found[0]), text)
+
+
+def _cell(summary: Summary, method: str, budget: Budget, benchmark: str) -> str:
+    cell = summary.cells.get((method, budget, benchmark))
+    if cell is None or method == FULL:
+        return "--"
+    standing = summary.contests[budget, benchmark].standing(method)
+    if standing == "winner":
+        return rf"\textbf{{{100 * cell.mean:.1f}}}$^\star$ {_half(cell)}"
+    return _number(cell) + (r"$^\dagger$" if standing == "leading" else "")
+
+
+def _number(cell: Interval | None) -> str:
+    return "--" if cell is None else f"{100 * cell.mean:.1f} {_half(cell)}"
+
+
+def _half(cell: Interval) -> str:
+    return rf"{{\scriptsize$\pm${100 * cell.half_width:.1f}}}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _table(what: str, columns: str, heads: Sequence[str], lines: Sequence[str]) -> str:
+    return "\n".join(
+        [
+            r"\begin{table*}[t]",
+            r"\centering\small",
+            rf"\caption{{{CAPTION.format(what=escaped(what))}}}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            _row([escaped(head) for head in heads]),
+            r"\midrule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table*}",
+            "",
+        ]
+    )

@@ -1,0 +1,75 @@
+"""What the page's scripts know of every cell: interval, standing, distance to its rival and to the full cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from indexmem.report.detectable import closest_rival
+from indexmem.results.stats import Difference, Interval
+from indexmem.results.summary import FULL, MEAN, Contest, Summary
+
+STANDINGS = ("reference", "winner", "leading", "behind", "alone")
+
+
+def scorecard(model: str, summary: Summary) -> dict[str, Any]:
+    """JSON-ready cells of one model. Names are numbers into the lists beside them; benchmark -1 is the mean.
+
+    A cell: [method, budget, benchmark, [mean, low, high], n, standing, rival, [method - rival, low, high, adjusted p],
+    [method - full cache, low, high, p]]; the last three are null where there is nothing to compare with. The rival is
+    the best method, and for the best method the one closest to it.
+    """
+    methods = (FULL, *summary.methods)
+    budgets = list(dict.fromkeys(str(budget) for _, budget, _ in sorted(summary.cells, key=lambda key: key[1])))
+    number = {name: place for place, name in enumerate(methods)}
+    benchmark_number = {MEAN: -1} | {name: place for place, name in enumerate(summary.benchmarks)}
+    cells = []
+    for (method, budget, benchmark), cell in summary.cells.items():
+        contest = summary.contests.get((budget, benchmark))
+        standing, rival, lead = "reference", None, None
+        if method != FULL and contest is not None:
+            standing = contest.standing(method)
+            rival, lead = _rival(contest, method)
+        against_full = summary.against_full(method, budget, benchmark) if method != FULL else None
+        cells.append(
+            [
+                number[method],
+                budgets.index(str(budget)),
+                benchmark_number[benchmark],
+                _interval(cell),
+                cell.n,
+                STANDINGS.index(standing),
+                None if rival is None else number[rival],
+                None if lead is None else _difference(lead),
+                None if against_full is None else _difference(against_full),
+            ]
+        )
+    return {
+        "model": model,
+        "methods": methods,
+        "budgets": budgets,
+        "benchmarks": summary.benchmarks,
+        "standings": STANDINGS,
+        "cells": cells,
+    }
+
+
+def _rival(contest: Contest, method: str) -> tuple[str | None, Difference | None]:
+    """Whom a method is compared with, and (method - rival)."""
+    if not contest.lead:
+        return None, None
+    if method == contest.best:
+        rival = closest_rival(contest)
+        return rival, contest.lead[rival]
+    lead = contest.lead.get(method)
+    if lead is None:
+        return None, None
+    return contest.best, replace(lead, mean=-lead.mean, low=-lead.high, high=-lead.low)
+
+
+def _interval(found: Interval) -> list[float]:
+    return [round(value, 4) for value in (found.mean, found.low, found.high)]
+
+
+def _difference(found: Difference) -> list[float]:
+    return [*_interval(found), round(found.p_value, 4)]

@@ -1,0 +1,88 @@
+"""All that a report says about one model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from indexmem.report.ablations import Ablation, ablations
+from indexmem.report.costs import Cost, costs
+from indexmem.report.explorer import MAX_CHARACTERS, sample_groups
+from indexmem.report.facets import facets, heat_maps
+from indexmem.report.palette import Style, styles
+from indexmem.report.panels import (
+    Group,
+    ablation_groups,
+    cost_groups,
+    curve_groups,
+    decode_groups,
+    facet_groups,
+    heat_groups,
+)
+from indexmem.report.verdict import Verdict, refusal, verdict
+from indexmem.report.viewer import viewer_data
+from indexmem.results.gate import Floors, Gate, gated
+from indexmem.results.summary import Summary, by_model, summarise
+
+
+@dataclass(frozen=True)
+class View:
+    """One model's part of every section. `number` is its place among the models."""
+
+    number: int
+    model: str
+    summary: Summary
+    verdict: Verdict
+    costs: tuple[Cost, ...]
+    ablations: tuple[Ablation, ...]
+    look: Mapping[str, Style]
+    sections: Mapping[str, tuple[Group, ...]]  # section -> its charts
+    samples: list[dict[str, Any]]  # a group per benchmark
+    kept: dict[str, Any]
+
+
+def views(rows: pa.Table, retention: pa.Table, baseline: str | None = None, floor: Floors = None) -> tuple[View, ...]:
+    """A view per model; of one whose full cache is below `floor`, the full cache alone.
+
+    Raises UserError when there are no rows, or rows of several experiments with one model.
+    """
+    if not rows.num_rows:
+        summarise(rows)
+    models = by_model(rows)
+    return tuple(
+        _view(number, model, gated(mine, floor), retention, baseline, MAX_CHARACTERS // len(models))
+        for number, (model, mine) in enumerate(models.items())
+    )
+
+
+def _view(number: int, model: str, gate: Gate, retention: pa.Table, baseline: str | None, characters: int) -> View:
+    rows = gate.rows
+    summary = summarise(rows)
+    spent = costs(rows)
+    found = ablations(summary, baseline)
+    kept = viewer_data(rows, retention, summary.methods)
+    sections = {
+        "curves": curve_groups(summary),
+        "needles": heat_groups(heat_maps(rows), summary),
+        "facets": facet_groups(facets(rows), summary),
+        "decoding": decode_groups(summary, spent),
+        "ablations": ablation_groups(found, summary),
+        "costs": cost_groups(summary, spent),
+    }
+    shown = {sample["id"] for sample in kept["samples"]}
+    benchmarks = sorted(set(rows["benchmark"].to_pylist()))
+    return View(
+        number=number,
+        model=model,
+        summary=summary,
+        verdict=refusal(gate) if gate.shortfalls else verdict(summary),
+        costs=spent,
+        ablations=found,
+        look=styles(summary.methods),
+        sections=sections,
+        samples=sample_groups(rows, benchmarks, shown, characters),
+        kept=kept,
+    )

@@ -1,0 +1,69 @@
+"""Variants against their baselines."""
+
+from __future__ import annotations
+
+import pytest
+from report_zoo import zoo_rows
+
+from indexmem.errors import UserError
+from indexmem.report.ablations import ablations, families, root
+from indexmem.report.figures.differences import forest
+from indexmem.results.stats import holm
+from indexmem.results.summary import MEAN, Summary, summarise
+
+METHODS = (
+    "snapkv(window_size=8)",
+    "indexmem",
+    "knorm",
+    "snapkv",
+    "snapkv+memory",
+    "indexer",
+    "tova(x=1)",
+    "tova(x=22)",
+)
+
+
+@pytest.fixture(scope="module")
+def summary() -> Summary:
+    return summarise(zoo_rows(models=["m"], samples=12))
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [("snapkv", "snapkv"), ("snapkv+memory(a=1)", "snapkv"), ("indexmem", "indexer"), ("adakv(base=snapkv)", "adakv")],
+)
+def test_the_root_of_a_label(label: str, name: str) -> None:
+    assert root(label) == name
+
+
+def test_families_have_the_plainest_label_as_baseline() -> None:
+    assert families(METHODS) == {
+        "snapkv": ("snapkv(window_size=8)", "snapkv+memory"),
+        "indexer": ("indexmem",),
+        "tova(x=1)": ("tova(x=22)",),
+    }
+
+
+def test_differences_are_paired_and_adjusted_among_the_variants(summary: Summary) -> None:
+    found = [ablation for ablation in ablations(summary) if ablation.baseline == "snapkv"]
+    assert [ablation.budget for ablation in found] == list(summary.budgets)
+    last = found[-1]
+    plain = [summary.difference((v, last.budget), ("snapkv", last.budget), MEAN) for v in last.variants]
+    assert [d.mean for d in last.variants.values()] == [d.mean for d in plain if d is not None]
+    assert [d.p_value for d in last.variants.values()] == holm([d.p_value for d in plain if d is not None]).tolist()
+
+
+def test_a_baseline_of_choice_is_compared_with_all_others(summary: Summary) -> None:
+    found = ablations(summary, "knorm")
+    assert {ablation.baseline for ablation in found} == {"knorm"}
+    assert set(found[0].variants) == set(summary.methods) - {"knorm"}
+    with pytest.raises(UserError, match=r"No method 'nothing'.*indexmem"):
+        ablations(summary, "nothing")
+
+
+def test_a_forest_fills_the_markers_of_decided_differences_only(summary: Summary) -> None:
+    found = [ablation for ablation in ablations(summary) if ablation.baseline == "snapkv"]
+    for trace in forest(found, summary.methods).data:
+        differences = [ablation.variants[trace.name] for ablation in found]
+        assert list(trace.x) == pytest.approx([100 * d.mean for d in differences])
+        assert [symbol == "circle" for symbol in trace.marker.symbol] == [d.p_value < 0.05 for d in differences]
