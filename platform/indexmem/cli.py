@@ -12,10 +12,21 @@ import sys
 from collections.abc import Sequence
 
 from indexmem import __version__
-from indexmem.commands import assets, distill, evaluate, methods, report, sync, ui
+from indexmem.commands import assets, distill, evaluate, methods, nightly, report, submit, sweep, sync, ui
 from indexmem.errors import UserError
 
-COMMANDS = (distill, evaluate, report, sync, methods, assets, ui)  # in the order of the help text
+COMMANDS = (
+    distill,
+    sweep,
+    evaluate,
+    report,
+    sync,
+    nightly,
+    submit,
+    methods,
+    assets,
+    ui,
+)  # in the order of the help text
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,7 @@
 """The training loop without Ray: it learns, it resumes exactly, it stops at nonsense."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 
 import pytest
 import torch
@@ -69,6 +70,64 @@ def test_a_killed_run_ends_in_the_same_weights(spec, tmp_path):
     assert [r["loss"] for r in resumed.read()] == [r["loss"] for r in history.read()]
 
 
+@dataclass(frozen=True)
+class StoppedAfter(LocalContext):
+    """Asked to stop during this step."""
+
+    step: int = 0
+    seen: list = field(default_factory=list)
+
+    def stop_requested(self):
+        self.seen.append(None)
+        return len(self.seen) == self.step
+
+
+def test_a_stopped_run_has_a_checkpoint_of_its_last_step_and_ends_in_the_same_weights(spec, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    distill(spec, LocalContext(whole), History(tmp_path / "h1"), tiny_backbone())
+    history = History(tmp_path / "h2")
+    distill(spec, StoppedAfter(parts, step=13), history, tiny_backbone())
+    assert sorted(folder.name for folder in parts.iterdir())[-1] == "step-00000013"
+    assert history.read()[-1]["step"] == 12
+    distill(spec, LocalContext(parts), history, tiny_backbone())
+    expected = IndexerStack.load(whole / "step-00000030").state_dict()
+    for name, tensor in IndexerStack.load(parts / "step-00000030").state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_micro_batches_add_up_to_the_step_of_one_large_batch(spec, tmp_path, monkeypatch):
+    """Windows of one length: the mean over them is the mean over micro-batches."""
+    windows = torch.randint(4, 200, (6, 4, 32), generator=torch.Generator().manual_seed(0))
+    one = [[(step, torch.full((4,), 32))] for step in windows]
+    four = [[(row[None], torch.tensor([32])) for row in step] for step in windows]
+    short = ["distill.schedule.stable=3", "distill.schedule.decay=1", "distill.workers=1", "distill.length=32"]
+    results = []
+    for name, steps, accumulate in (("one", one, 1), ("four", four, 4)):
+        monkeypatch.setattr(WindowStream, "steps", lambda *_, steps=steps: iter(steps))
+        history = History(tmp_path / f"h-{name}")
+        overridden = with_overrides(spec, [*short, f"distill.accumulate={accumulate}"])
+        distill(overridden, LocalContext(tmp_path / name), history, tiny_backbone())
+        results.append([value for row in history.read() for value in (row["loss"], row["grad_norm"])])
+    assert len(results[0]) == 12
+    assert results[0] == pytest.approx(results[1], rel=1e-3)
+
+
+def test_a_gradient_that_is_not_finite_stops_before_it_is_applied(spec, tmp_path, monkeypatch):
+    from indexmem.distill.trainees.indexer import IndexerTrainee
+
+    whole = IndexerTrainee.layer_loss
+
+    def broken(self, tap, lengths_B, step):
+        loss = whole(self, tap, lengths_B, step)
+        if tap.layer == 1 and step.step == 3:
+            loss.register_hook(lambda gradient: gradient * float("inf"))
+        return loss
+
+    monkeypatch.setattr(IndexerTrainee, "layer_loss", broken)
+    with pytest.raises(RuntimeError, match=r"gradient of 'indexer' is not finite at step 3 in layers \[1\]"):
+        distill(spec, LocalContext(tmp_path / "run"), History(tmp_path / "h"), tiny_backbone())
+
+
 def test_a_loss_that_is_not_finite_stops_with_step_and_layer(spec, tmp_path, monkeypatch):
     backbone = tiny_backbone()
     monkeypatch.setattr(
@@ -80,24 +139,40 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_layer(spec, tmp_path, mon
 
 def test_ranks_share_the_stream_without_overlap_and_resume_in_place():
     stream = WindowStream([TEXT], tiny_tokenizer(), length=50, seed=3)
-    take = lambda n, **kw: [tuple(map(tuple, ids.tolist())) for (ids, _), _ in zip(stream.batches(2, **kw), range(n))]  # noqa: E731
-    whole = take(6)
-    first, second = take(3, rank=0, world=2), take(3, rank=1, world=2)
-    # One rank with batch 2 sees, per pair of steps, what two ranks with batch 2 see in one step.
-    flat = [row for batch in whole for row in batch]
-    assert [row for batch in first for row in batch] == flat[0::2]
-    assert [row for batch in second for row in batch] == flat[1::2]
-    assert take(2, rank=1, world=2, start=1) == second[1:]
+
+    def take(count, **where):
+        steps = islice(stream.steps(2, per_step=3, **where), count)
+        return [[ids.tolist() for ids, _ in step] for step in steps]
+
+    whole = take(4)
+    assert [len(step) for step in whole] == [3, 3, 3, 3]
+    for world in (2, 3):
+        ranks = [take(4, rank=rank, world=world) for rank in range(world)]
+        for rank, mine in enumerate(ranks):
+            assert mine == [step[rank::world] for step in whole]
+    assert take(2, rank=1, world=2, start=2) == [step[1::2] for step in whole[2:]]
+
+
+def test_windows_of_a_micro_batch_are_of_similar_length():
+    texts = [" ".join(TEXT.split()[:count]) for count in range(30, 160, 2)]
+    stream = WindowStream(texts, tiny_tokenizer(), length=128, seed=0)
+    padded = {}
+    for size in (1, 8):
+        steps = islice(stream.steps(size), 320 // size)
+        batches = [(ids.numel(), int(lengths.sum())) for step in steps for ids, lengths in step]
+        padded[size] = 1 - sum(real for _, real in batches) / sum(all_ for all_, _ in batches)
+    assert padded[1] == 0
+    assert padded[8] < 0.05, "mixed at random, about a quarter would be padding"
 
 
 def test_windows_never_mix_documents_and_short_texts_are_refused():
     stream = WindowStream(["aaaa " * 100, "bbbb " * 100], tiny_tokenizer(), length=80, seed=0)
-    for (ids, lengths), _ in zip(stream.batches(4), range(10)):
+    for ids, lengths in (batch for step in islice(stream.steps(4), 10) for batch in step):
         for row, length in zip(ids, lengths):
             text = tiny_tokenizer().decode(row[:length])
             assert not ("a" in text and "b" in text)
     with pytest.raises(ValueError, match="nothing to train on"):
-        next(WindowStream(["short"], tiny_tokenizer(), length=80, seed=0).batches(1))
+        next(WindowStream(["short"], tiny_tokenizer(), length=80, seed=0).steps(1))
 
 
 def test_schedules():

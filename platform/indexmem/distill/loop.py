@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,11 +38,17 @@ class TrainContext(Protocol):
     def wrap(self, module: nn.Module) -> nn.Module:
         """Synchronise gradients between ranks."""
 
+    def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[Any]:
+        """Within, gradients of what `wrap` returned add up on this rank alone."""
+
     def mean(self, values: Tensor) -> Tensor:
         """Average over ranks."""
 
     def restore(self) -> Path | None:
         """Folder of the checkpoint to go on from."""
+
+    def stop_requested(self) -> bool:
+        """Whether to end after this step with a checkpoint. Ranks need not agree: one is enough."""
 
     def checkpoint(self, folder: Path | None, metrics: dict[str, Any]) -> None:
         """Publish a checkpoint; all ranks call it together, rank 0 with the folder that it wrote."""
@@ -60,6 +67,12 @@ class LocalContext:
 
     def wrap(self, module: nn.Module) -> nn.Module:
         return module
+
+    def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def stop_requested(self) -> bool:
+        return False
 
     def mean(self, values: Tensor) -> Tensor:
         return values
@@ -81,8 +94,9 @@ class LocalContext:
 def distill(experiment: Experiment, context: TrainContext, history: History, backbone: Backbone | None = None) -> None:
     """Train the modules of `experiment` to the end of its schedule, resuming from the context's checkpoint.
 
-    The last checkpoint's folder holds the trained modules. Raises RuntimeError naming step, module and layers when a
-    loss is not finite.
+    A step averages the gradients of workers x accumulate micro-batches, however many ranks share them. The last
+    checkpoint's folder holds the trained modules. Raises RuntimeError naming step, module and layers when a loss or a
+    gradient is not finite; nothing is updated by such a step.
     """
     config = experiment.distill
     backbone = backbone or load_backbone(experiment.model)
@@ -97,41 +111,54 @@ def distill(experiment: Experiment, context: TrainContext, history: History, bac
     start = _resume(context.restore(), trainees, optimizers)
 
     stream = WindowStream(load_texts(config.texts), backbone.tokenizer, config.length, config.seed)
-    batches = stream.batches(config.batch_size, context.rank, context.world, start)
+    per_step = config.workers * config.accumulate
+    batches = stream.steps(config.batch_size, per_step, context.rank, context.world, start)
     pending: list[dict[str, Any]] = []
     for step in range(start, config.schedule.steps):
         began = time.perf_counter()
-        ids_BL, lengths_B = (x.to(backbone.device) for x in next(batches))
         rate = learning_rate(config.schedule, step)
-        losses_ML = synchronised(ids_BL, lengths_B, StepContext(step, config.seed))
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
-        losses_ML.sum().backward()  # modules and layers are independent: each sees the gradient of its own loss
+        micro_batches = next(batches)
+        share = context.world / per_step  # synchronising divides by the world
+        total_ML, tokens = torch.zeros(len(trainees), backbone.geometry.layers, device=backbone.device), 0
+        for number, micro_batch in enumerate(micro_batches, start=1):
+            ids_BL, lengths_B = (x.to(backbone.device) for x in micro_batch)
+            with nullcontext() if number == len(micro_batches) else context.accumulating(synchronised):
+                losses_ML = synchronised(ids_BL, lengths_B, StepContext(step, config.seed)) * share
+                losses_ML.sum().backward()  # modules and layers are independent: each sees its own loss's gradient
+            total_ML += losses_ML.detach()
+            tokens += int(lengths_B.sum())
+        # One all-reduce for both, so that all ranks stop after the same step.
+        stop = total_ML.new_tensor([float(context.stop_requested())])
+        averaged = context.mean(torch.cat((total_ML.flatten(), stop)))
+        losses_ML, stopping = averaged[:-1].view_as(total_ML), bool(averaged[-1] > 0)
+        _check_finite("loss", losses_ML, trainees, step)
         norms = {}
         for trainee, optimizer in zip(trainees, optimizers):
             if trainee.starts_at() <= step:
-                norms[trainee.name] = float(nn.utils.clip_grad_norm_(trainee.parameters(), config.grad_clip))
+                norms[trainee.name] = _clip(trainee, config.grad_clip, step)
                 for group in optimizer.param_groups:
                     group["lr"] = rate
                 optimizer.step()
         for buffer in module.buffers():  # running statistics of the data
             buffer.copy_(context.mean(buffer))
 
-        losses_ML = context.mean(losses_ML.detach())
-        _check_finite(losses_ML, trainees, step)
         seconds = time.perf_counter() - began
-        row = {"step": step, "lr": rate, "tokens_per_second": int(lengths_B.sum()) * context.world / seconds}
+        row = {"step": step, "lr": rate, "tokens_per_second": tokens * context.world / seconds}
         for trainee, losses_L in zip(trainees, losses_ML):
             if trainee.name in norms:
                 row |= _named_metrics(trainee.name, losses_L, norms[trainee.name])
         pending.append(row)
-        saving = step + 1 == config.schedule.steps or (step + 1) % config.checkpoint_every == 0
+        saving = stopping or step + 1 == config.schedule.steps or (step + 1) % config.checkpoint_every == 0
         if context.rank == 0 and (saving or seconds > 0.5 or len(pending) >= 20):
             history.write(pending)
             pending = []
         if saving:
             folder = _save(context, trainees, optimizers, step + 1, experiment, row) if context.rank == 0 else None
             context.checkpoint(folder, {"step": step + 1})
+        if stopping:
+            return
 
 
 def _named_metrics(name: str, losses_L: Tensor, norm: float) -> dict[str, float]:
@@ -169,16 +196,31 @@ def _save(
         "backbone": experiment.model.id,
         "step": step,
         "metrics": metrics,
-        "sequences_per_step": experiment.distill.batch_size * context.world,
+        "sequences_per_step": experiment.distill.sequences_per_step,
         **{section: getattr(experiment, section).model_dump(mode="json") for section in ("target", "distill")},
     }
     return save_modules({trainee.name: trainee.trained for trainee in trainees}, folder, trained)
 
 
-def _check_finite(losses_ML: Tensor, trainees: Sequence[Trainee], step: int) -> None:
-    for trainee, losses_L in zip(trainees, losses_ML):
-        bad = (~torch.isfinite(losses_L)).nonzero().flatten().tolist()
+def _check_finite(what: str, values_ML: Tensor, trainees: Sequence[Trainee], step: int) -> None:
+    for trainee, values_L in zip(trainees, values_ML):
+        bad = (~torch.isfinite(values_L)).nonzero().flatten().tolist()
         if bad:
             raise RuntimeError(
-                f"loss of '{trainee.name}' is not finite at step {step} in layers {bad}; lower distill.schedule.peak_lr"
+                f"{what} of '{trainee.name}' is not finite at step {step} in layers {bad}; "
+                "lower distill.schedule.peak_lr"
             )
+
+
+def _clip(trainee: Trainee, limit: float, step: int) -> float:
+    """Clip the trainee's gradient to norm `limit`; returns the norm that it had."""
+    norm = nn.utils.get_total_norm(_gradients(trainee))
+    if not norm.isfinite():
+        norm_L = torch.stack([nn.utils.get_total_norm(_gradients(layer)) for layer in trainee.trained])
+        _check_finite("gradient", norm_L[None], [trainee], step)
+    nn.utils.clip_grads_with_norm_(trainee.parameters(), limit, norm)
+    return norm.item()
+
+
+def _gradients(module: nn.Module) -> list[Tensor]:
+    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]

@@ -18,7 +18,10 @@ from indexmem.models.backbone import fingerprint
 from indexmem.models.texts import text_fingerprint
 
 # Settings that change how fast or how safely training runs, not what it computes.
-OPERATIONAL = {"use_gpu", "checkpoint_every", "keep_checkpoints", "max_failures"}
+OPERATIONAL = {
+    *("use_gpu", "min_workers", "checkpoint_every", "keep_checkpoints", "checkpoint_storage", "max_failures"),
+}
+STREAM_VERSION = 2  # of distill/data.py; raise when the same texts give other micro-batches
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class DistillRun:
             "memory": experiment.memory.model_dump(mode="json"),
             "target": experiment.target.model_dump(mode="json"),
             "distill": experiment.distill.model_dump(mode="json", exclude=OPERATIONAL),
+            "stream": STREAM_VERSION,
             "texts": [text_fingerprint(name) for name in experiment.distill.texts],
         }
         name = content_hash(identity)

@@ -8,35 +8,49 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray.train
 import torch
 from ray.train import Checkpoint, CheckpointConfig, CheckpointUploadMode, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_model
 from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from indexmem.config.schema import Experiment
+from indexmem.config.schema import DistillConfig, Experiment
 from indexmem.distill.history import History
 from indexmem.distill.loop import STATE, distill
+from indexmem.distill.metrics import TrainingMetrics
 from indexmem.distill.runs import DistillRun
+from indexmem.signals import StopSignals
 
 PROGRESS_SECONDS = 2.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class RayContext:
-    """A rank of a Ray Train worker group."""
+    """A rank of a Ray Train worker group. The file `stop` tells it to end early."""
 
     rank: int
     world: int
+    stop: Path
 
     def wrap(self, module: nn.Module) -> nn.Module:
         # One bucket: the indexers are a few MB, so one all-reduce beats many.
         megabytes = sum(p.numel() * p.element_size() for p in module.parameters()) // 2**20 + 1
         return prepare_model(module, parallel_strategy_kwargs={"bucket_cap_mb": megabytes, "broadcast_buffers": False})
+
+    def accumulating(self, wrapped: nn.Module) -> AbstractContextManager[Any]:
+        return wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) else nullcontext()
+
+    def stop_requested(self) -> bool:
+        return self.rank == 0 and self.stop.exists()
 
     def mean(self, values: Tensor) -> Tensor:
         if self.world > 1:
@@ -51,7 +65,9 @@ class RayContext:
         ray.train.report(
             metrics,
             checkpoint=None if folder is None else Checkpoint.from_directory(folder),
-            checkpoint_upload_mode=CheckpointUploadMode.SYNC,
+            # Training goes on meanwhile; the run ends when the last upload has.
+            checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
+            delete_local_checkpoint_after_upload=True,
         )
 
     def scratch(self) -> Path:
@@ -64,7 +80,7 @@ def _worker(config: dict[str, Any]) -> None:
     context = ray.train.get_context()
     distill(
         experiment,
-        RayContext(context.get_world_rank(), context.get_world_size()),
+        RayContext(context.get_world_rank(), context.get_world_size(), Path(config["stop"])),
         History(config["history"], span=experiment.distill.checkpoint_every),
     )
 
@@ -74,40 +90,77 @@ def train(
     run: DistillRun,
     on_progress: Callable[[Sequence[dict[str, Any]]], None],
     poll_seconds: float = PROGRESS_SECONDS,
-) -> None:
-    """Train to the end and leave the indexers in `run.final`; a run already begun goes on from its last checkpoint.
+) -> int | None:
+    """Train to the end and leave the modules in `run.final`; a run already begun goes on from its last checkpoint.
 
-    `on_progress` gets all metric rows so far, every `poll_seconds` and once at the end.
+    `on_progress` gets all metric rows so far, every `poll_seconds` and once at the end. A first SIGINT or SIGTERM ends
+    training after the step under way, with a checkpoint to go on from; returns the signal's number then.
     """
     config = experiment.distill
     history = History(run.history, span=config.checkpoint_every)
+    stop_file = run.folder / "stop"
+    run.folder.mkdir(parents=True, exist_ok=True)
+    stop_file.unlink(missing_ok=True)
+    loop_config = {
+        "experiment": experiment.model_dump(mode="json"),
+        "history": str(run.history),
+        "stop": str(stop_file),
+        "cpus": 1,
+    }
+    storage = config.checkpoint_storage
     trainer = TorchTrainer(
         _worker,
-        train_loop_config={"experiment": experiment.model_dump(mode="json"), "history": str(run.history), "cpus": 1},
-        scaling_config=ScalingConfig(num_workers=config.workers, use_gpu=config.use_gpu),
+        train_loop_config=loop_config,
+        scaling_config=ScalingConfig(num_workers=_workers(config), use_gpu=config.use_gpu),  # type: ignore[arg-type]
         run_config=RunConfig(
             name="train",
-            storage_path=str(run.folder),
+            storage_path=str(run.folder) if storage is None else f"{storage.rstrip('/')}/{run.id}",
             failure_config=FailureConfig(  # type: ignore[call-arg]  # stubs of Train V1
                 max_failures=config.max_failures, controller_failure_limit=3
             ),
             checkpoint_config=CheckpointConfig(num_to_keep=config.keep_checkpoints),
         ),
     )
-    stop = threading.Event()
+    metrics = TrainingMetrics(experiment, history.read())
 
-    def watch() -> None:
-        while not stop.wait(poll_seconds):
-            on_progress(history.read())
+    def look() -> None:
+        rows = history.read()
+        metrics(rows)
+        on_progress(rows)
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        result = trainer.fit()
-    finally:
-        stop.set()
-        watcher.join()
-    on_progress(history.read())
+    with StopSignals() as signals:
+        fitting = _in_background(trainer.fit)
+        while not wait([fitting], timeout=poll_seconds).done:
+            if signals.received is not None:
+                stop_file.touch()
+            look()
+        result = fitting.result()
+    look()
+    if history.read()[-1]["step"] + 1 < config.schedule.steps:
+        assert signals.received is not None, "only a signal ends a run early"
+        return signals.received
     assert result.checkpoint is not None, "a finished run has a checkpoint"
     with result.checkpoint.as_directory() as folder:
         run.finish(Path(folder), leave_out=(STATE,))
+    return None
+
+
+def _workers(config: DistillConfig) -> int | tuple[int, int]:
+    """How many workers to ask Ray Train for: a range makes the group elastic."""
+    if config.min_workers is None or config.min_workers == config.workers:
+        return config.workers
+    return config.min_workers, config.workers
+
+
+def _in_background(call: Callable[[], T]) -> Future[T]:
+    """Ray Train takes SIGINT for itself when it is called in the main thread."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future

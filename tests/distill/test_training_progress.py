@@ -1,0 +1,62 @@
+"""What a training says about itself while it runs."""
+
+import pytest
+
+from indexmem.config.load import with_overrides
+from indexmem.config.schema import Experiment
+from indexmem.distill.progress import by_module, loss_curves, training_status
+
+
+def rows(count: int, memory_from: int = 0) -> list[dict[str, float]]:
+    made = []
+    for step in range(count):
+        row = {"step": step, "lr": 0.1, "tokens_per_second": 200.0, "loss": 1 / (step + 1), "loss_worst_layer": 9.0}
+        memory = {"loss_memory-knorm": 0.5, "loss_worst_layer_memory-knorm": 9.0}
+        made.append(row | (memory if step >= memory_from else {}))
+    return made
+
+
+@pytest.fixture
+def spec() -> Experiment:
+    settings = [
+        "workers=2",
+        "accumulate=2",
+        "length=25",
+        "schedule.warmup=10",
+        "schedule.stable=80",
+        "schedule.decay=10",
+    ]
+    return with_overrides(Experiment(name="tiny"), [f"distill.{setting}" for setting in settings])
+
+
+def test_before_the_first_step_it_waits(spec):
+    status = training_status(spec, [])
+    assert (status.done, status.total, status.rate, status.note) == (0, 100, None, "waiting for the first step")
+
+
+def test_speed_and_time_left_are_those_of_the_last_steps(spec):
+    history = rows(20)
+    for row in history[:10]:
+        row["tokens_per_second"] = 1.0
+    status = training_status(spec, history)
+    assert (status.done, status.tokens_per_second, status.rate) == (20, 200.0, 2.0)
+    assert status.eta_seconds == pytest.approx(40)
+    assert status.line().startswith("20/100 steps  loss indexer ")
+
+
+def test_every_module_has_a_curve_from_its_first_step_on():
+    indexer, memory = loss_curves(rows(1000, memory_from=900), points=100)
+    assert (indexer.name, memory.name) == ("loss indexer", "loss memory-knorm")
+    assert len(indexer.points) <= 101
+    assert (indexer.points[0], memory.points[0][0]) == ((0, 1.0), 900)
+    assert indexer.points[-1] == (999, pytest.approx(sum(1 / (n + 1) for n in range(990, 1000)) / 10))
+    assert [step for step, _ in indexer.points] == sorted({step for step, _ in indexer.points})
+
+
+def test_a_curve_of_one_step_is_a_point():
+    assert loss_curves(rows(1))[0].points == ((0, 1.0),)
+
+
+def test_worst_layers_are_no_module():
+    assert by_module(rows(1)[0], "loss") == {"indexer": 1.0, "memory-knorm": 0.5}
+    assert by_module({"grad_norm_memory-knorm": 2.0}, "grad_norm") == {"memory-knorm": 2.0}
