@@ -54,3 +54,11 @@ def test_no_budget_means_no_units():
     assert largest_fit([5], lambda n: 40 + 5 * n, budget=0) == 0
     assert largest_fit([5], lambda n: 40 + 5 * n, budget=44) == 0
     assert largest_fit([5], lambda n: 40 + 5 * n, budget=45) == 1
+
+
+@given(tokens=unit_tokens, base=st.integers(0, 300), budget=st.integers(0, 4000), most=st.integers(0, 50))
+def test_no_more_units_than_there_are(tokens, base, budget, most):
+    cost, calls = growing(tokens, base)
+    fitting = largest_fit(tokens, cost, budget, most)
+    assert max(calls) <= most
+    assert fitting == min(most, largest_fit(tokens, cost, budget))

@@ -85,10 +85,10 @@ def test_batches_that_do_not_fit_are_halved(monkeypatch):
     expected = [a.token_ids for a in decode(backbone, rows, PLENTY)]
     real = decoding._decode_batch
 
-    def small_memory(backbone, batch):
+    def small_memory(backbone, batch, config):
         if len(batch) > 5:
             raise torch.OutOfMemoryError("pretend")
-        return real(backbone, batch)
+        return real(backbone, batch, config)
 
     monkeypatch.setattr(decoding, "_decode_batch", small_memory)
     answers = decode(backbone, rows, PLENTY)

@@ -35,7 +35,7 @@ class Sample:
     references: tuple[str, ...]
     max_new_tokens: int
     chat: bool = True  # False: the text goes to the model as it is, without its chat template
-    stop: tuple[str, ...] = ()  # texts that end an answer
+    stop: tuple[str, ...] = ()  # texts that end an answer, of which they stay a part
     min_new_tokens: int = 0  # nothing ends an answer before
     repeat: int = 0  # which of several sampled answers to the same prompt
     labels: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -61,6 +61,11 @@ class Benchmark(ABC):
     version: int = 1
     max_new_tokens: int
     protocol: str  # whose prompts and scores these are, named in every row: "ruler", "official", "kvpress", ...
+
+    @property
+    def size(self) -> int | None:
+        """Samples that there are at most; None: without end."""
+        return None
 
     @abstractmethod
     def samples(self, count: int, build: BuildContext) -> Iterator[Sample]:

@@ -15,7 +15,12 @@ from types import MappingProxyType
 from pydantic import ValidationError, validate_call
 
 from indexmem.benchmarks.base import Benchmark
-from indexmem.benchmarks.ruler.niah import NIAH_TASKS
+from indexmem.benchmarks.jsonl import jsonl
+from indexmem.benchmarks.longbench.suite import LONGBENCH
+from indexmem.benchmarks.maths.suite import aime25, math500
+from indexmem.benchmarks.niah_map import niah
+from indexmem.benchmarks.ruler.qa import qa_1, qa_2
+from indexmem.benchmarks.ruler.suite import FIXED_TASKS, ruler, ruler_dataset
 from indexmem.config.schema import BenchmarkConfig
 from indexmem.errors import UserError
 
@@ -27,7 +32,12 @@ def fixed(*benchmarks: Benchmark) -> Factory:
     return lambda: benchmarks
 
 
-BENCHMARKS: Mapping[str, Factory] = MappingProxyType({task.name: fixed(task) for task in NIAH_TASKS})
+BENCHMARKS: Mapping[str, Factory] = MappingProxyType(
+    {task.name: fixed(task) for task in FIXED_TASKS}
+    | {"qa_1": qa_1, "qa_2": qa_2, "ruler": ruler, "ruler_dataset": ruler_dataset}
+    | {"niah": niah, "aime25": aime25, "math500": math500, "jsonl": jsonl}
+    | dict(LONGBENCH)
+)
 
 
 def make_benchmarks(configs: Iterable[BenchmarkConfig]) -> tuple[Benchmark, ...]:
@@ -58,7 +68,7 @@ def _make(config: BenchmarkConfig) -> Sequence[Benchmark]:
     try:
         return validate_call(factory)(**config.params)
     except ValidationError as error:
-        settings = ", ".join(map(str, inspect.signature(factory).parameters.values())) or "none"
+        settings = ", ".join(map(str, inspect.signature(factory, eval_str=True).parameters.values())) or "none"
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise UserError(
             f"Benchmark '{config.name}' cannot take these params: {problems}. Settings: {settings}."

@@ -1,56 +1,37 @@
-"""Greedy decoding of many cells as one batch: each row its own compressed cache, question and end.
+"""Decoding of many cells as one batch: each row its own compressed cache, question, draws and end.
 
-The text of a row equals what the cell gives alone: rows share columns and matmuls, never attention.
-Shapes: R rows, n question tokens (padded).
+The text of a row equals what the cell gives alone: rows share columns and matmuls, never attention or random numbers.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from indexmem.config.schema import EvictionConfig
+from indexmem.config.decoding import DecodingConfig
 from indexmem.engine.cache import RaggedCache
-from indexmem.engine.recompress import Compression, Recompression, room_for
+from indexmem.engine.endings import Endings
+from indexmem.engine.generation import Answer, DecodeRow, Generation
+from indexmem.engine.recompress import Recompression, room_for
+from indexmem.engine.sampling import RowChoice, TokenChoice
 from indexmem.engine.steps import Steps
-from indexmem.eviction.context import RowCache
 from indexmem.models.backbone import Backbone
-
-# Finished rows are dropped once fewer than this share is still running. On a GPU each time costs a new graph.
-COMPACT_BELOW = {"cpu": 0.75, "cuda": 0.25}
-
 
 CPU_BATCH_BYTES = 2 * 2**30
 GPU_SHARE = 0.75  # of free memory: the rest is for padding, masks and activations
 
-
-@dataclass(frozen=True)
-class DecodeRow:
-    """One cell of one sample, ready to answer."""
-
-    cache: RowCache
-    context_tokens: int  # original length: positions continue from here
-    question_ids: list[int]
-    max_new_tokens: int
-    compression: Compression | None = None  # of the growing cache; None: it only grows
-
-    @property
-    def policy(self) -> EvictionConfig | None:
-        return None if self.compression is None else self.compression.config
+GREEDY = DecodingConfig()
 
 
-@dataclass(frozen=True)
-class Answer:
-    token_ids: list[int]  # the ending token included, as kvpress does
-    seconds: float  # the batch's wall time
-    batch: int  # rows in the batch
-
-
-def decode(backbone: Backbone, rows: Sequence[DecodeRow], batch_bytes: int | None = None) -> list[Answer]:
-    """Greedy answers in the order of `rows`; batches hold at most `batch_bytes` of cache (one row at least).
+def decode(
+    backbone: Backbone,
+    rows: Sequence[DecodeRow],
+    batch_bytes: int | None = None,
+    decoding: DecodingConfig = GREEDY,
+) -> list[Answer]:
+    """Answers in the order of `rows`; batches hold at most `batch_bytes` of cache (one row at least).
 
     None takes 2 GiB on a CPU, and of a GPU most of the memory that is free now.
     Rows that are compressed as they grow go in batches of their own: they need less room.
@@ -62,7 +43,7 @@ def decode(backbone: Backbone, rows: Sequence[DecodeRow], batch_bytes: int | Non
         members.sort(key=lambda i: _kept_first(rows[i]))
         for batch in plan_batches([_row_bytes(rows[i]) for i in members], limit):
             indices = [members[i] for i in batch]
-            answers.update(zip(indices, _decode_or_split(backbone, [rows[i] for i in indices])))
+            answers.update(zip(indices, _decode_or_split(backbone, [rows[i] for i in indices], decoding)))
     return [answers[i] for i in range(len(rows))]
 
 
@@ -107,77 +88,40 @@ def _kept_first(row: DecodeRow) -> tuple[bool, int]:
     return row.cache.memories is not None, -row.cache.kept_HK[0].shape[1]
 
 
-def _decode_or_split(backbone: Backbone, rows: list[DecodeRow]) -> list[Answer]:
+def _decode_or_split(backbone: Backbone, rows: list[DecodeRow], decoding: DecodingConfig) -> list[Answer]:
     """A batch that does not fit is halved until it does; a single row that does not fit is the caller's error."""
     try:
-        return _decode_batch(backbone, rows)
+        return _decode_batch(backbone, rows, decoding)
     except torch.OutOfMemoryError:
         if len(rows) == 1:
             raise
     torch.cuda.empty_cache()
     half = len(rows) // 2
-    return _decode_or_split(backbone, rows[:half]) + _decode_or_split(backbone, rows[half:])
+    return _decode_or_split(backbone, rows[:half], decoding) + _decode_or_split(backbone, rows[half:], decoding)
 
 
 @torch.inference_mode()
-def _decode_batch(backbone: Backbone, rows: list[DecodeRow]) -> list[Answer]:
+def _decode_batch(backbone: Backbone, rows: list[DecodeRow], decoding: DecodingConfig) -> list[Answer]:
     started = time.perf_counter()
     question = max(len(row.question_ids) for row in rows)
     longest = max(row.max_new_tokens for row in rows)
     cache = RaggedCache([row.cache for row in rows], room_for(question, longest, rows[0].policy), at_once=question)
+    endings = [Endings(backbone.tokenizer, backbone.eos_ids, row.stop, row.min_new_tokens) for row in rows]
+    choices = [
+        RowChoice(row.max_new_tokens, row.seed, ending.forbidden, row.min_new_tokens)
+        for row, ending in zip(rows, endings)
+    ]
+    choice = TokenChoice(choices, decoding, cache.device)
     compressions = [row.compression for row in rows if row.compression is not None]
     if not compressions:
-        generated = _generate(rows, cache, Steps(backbone, cache, {}), backbone.eos_ids)
+        generation = Generation(rows, endings, cache, Steps(backbone, cache, {}, choice), choice)
+        generation.run()
     else:
         contexts = [(row.cache, row.context_tokens) for row in rows]
         recompression = Recompression(backbone.model, cache, contexts, compressions)
         with recompression.watching() as watched:
-            steps = Steps(backbone, cache, watched)
-            generated = _generate(rows, cache, steps, backbone.eos_ids, recompression)
+            steps = Steps(backbone, cache, watched, choice)
+            generation = Generation(rows, endings, cache, steps, choice, recompression)
+            generation.run()
     seconds = time.perf_counter() - started
-    return [Answer(ids, seconds, len(rows)) for ids in generated]
-
-
-def _generate(
-    rows: list[DecodeRow],
-    cache: RaggedCache,
-    steps: Steps,
-    eos_ids: Sequence[int],
-    recompression: Recompression | None = None,
-) -> list[list[int]]:
-    """Token ids of each row's answer."""
-    device = cache.device
-    question = max(len(row.question_ids) for row in rows)
-    longest = max(row.max_new_tokens for row in rows)
-    eos = torch.tensor(eos_ids, device=device, dtype=torch.long)
-    limit_R = torch.tensor([row.max_new_tokens for row in rows], device=device)
-
-    pad_R = torch.tensor([question - len(row.question_ids) for row in rows], device=device)
-    ids_Rn = torch.tensor([[0] * (question - len(row.question_ids)) + row.question_ids for row in rows], device=device)
-    columns_n = torch.arange(question, device=device)
-    start_R = torch.tensor([row.context_tokens for row in rows], device=device)
-    positions_Rn = (start_R - pad_R)[:, None] + columns_n
-    token_R = steps.feed(ids_Rn, positions_Rn.clamp(min=0), columns_n >= pad_R[:, None])
-    position_R = positions_Rn[:, -1] + 1
-
-    row_R = torch.arange(len(rows), device=device)  # original index of each row still in the batch
-    running_R = torch.ones_like(row_R, dtype=torch.bool)
-    generated: list[list[int]] = [[] for _ in rows]
-    for produced in range(1, longest + 1):
-        for row, token, running in zip(row_R.tolist(), token_R.tolist(), running_R.tolist()):
-            if running:
-                generated[row].append(token)
-        running_R &= ~torch.isin(token_R, eos) & (limit_R[row_R] > produced)
-        if not running_R.any():
-            break
-        if running_R.float().mean() < COMPACT_BELOW[device.type]:
-            keep_R = running_R.nonzero().squeeze(1)
-            cache.select(keep_R)
-            if recompression is not None:
-                recompression.select(keep_R)
-            row_R, running_R, token_R, position_R = (x[keep_R] for x in (row_R, running_R, token_R, position_R))
-        if recompression is not None and (produced - 1) % recompression.config.decode_every == 0:
-            recompression.compress(remaining=longest - produced)
-        token_R = steps.next(token_R, position_R, longest - produced)
-        position_R = position_R + 1
-    return generated
+    return [generation.answer(row, seconds) for row in range(len(rows))]

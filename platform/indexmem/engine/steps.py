@@ -7,7 +7,7 @@ Shapes: R rows, n new tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,17 +20,22 @@ WORTH_CAPTURING = 4  # steps left: capturing costs about as much as two steps wi
 
 
 class Steps:
-    """Feeds tokens to a batch; `watched` are keywords with which observers see the passes, which rules out graphs."""
+    """Feeds tokens to a batch; `watched` are keywords with which observers see the passes, which rules out graphs.
 
-    def __init__(self, backbone: Backbone, cache: RaggedCache, watched: Mapping[str, Any]) -> None:
-        self._backbone, self._cache, self._watched = backbone, cache, watched
+    `choose` makes each row's next token of the logits [R, V], with device work alone.
+    """
+
+    def __init__(
+        self, backbone: Backbone, cache: RaggedCache, watched: Mapping[str, Any], choose: Callable[[Tensor], Tensor]
+    ) -> None:
+        self._backbone, self._cache, self._watched, self._choose = backbone, cache, watched, choose
         self._capturable = backbone.device.type == "cuda" and not watched
         self._graph: torch.cuda.CUDAGraph | None = None
         self._shape = self._last_shape = (0, 0)  # rows and reach that the graph, and the last step, were made for
         self._token_R = self._position_R = torch.empty(0)  # what the graph reads and advances
 
     def feed(self, ids_Rn: Tensor, positions_Rn: Tensor, valid_Rn: Tensor) -> Tensor:
-        """Feed n tokens per row, False marks padding; the greedy next token of each row [R]."""
+        """Feed n tokens per row, False marks padding; the next token of each row [R]."""
         self._cache.extend(valid_Rn)
         with self._cache.memories.adding_residuals(self._backbone.model):
             logits_R1V = self._backbone.model(
@@ -43,7 +48,7 @@ class Steps:
                 logits_to_keep=1,
                 **self._watched,
             ).logits
-        return logits_R1V[:, -1].argmax(dim=-1)
+        return self._choose(logits_R1V[:, -1])
 
     def next(self, token_R: Tensor, position_R: Tensor, remaining: int) -> Tensor:
         """Feed each row's last token at its position; `remaining` steps at most will follow in all."""

@@ -1,0 +1,59 @@
+"""Where LongBench's items come from: the authors' archive on the hub, a copy of it, or a folder of JSON lines."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from indexmem.benchmarks.rows import Row, parse_lines, read_rows
+from indexmem.errors import UserError
+
+HUB = "THUDM/LongBench"
+ARCHIVE = "data.zip"  # holds data/<set>.jsonl; the repository's loading script is not needed, and never run
+FIELDS = {"input": str, "context": str, "answers": list, "length": int, "language": str}
+
+
+@dataclass(frozen=True)
+class LongBenchItems:
+    """The items of one file (`qasper`, `qasper_e`), read when they are first needed."""
+
+    path: str  # a hub id, a folder, or a copy of data.zip
+    file: str
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """All items in order, `all_classes` a list. Raises UserError when there are none to be had."""
+        local = Path(self.path).expanduser()
+        rows = self._read_folder(local) if local.is_dir() else self._read_archive(local)
+        return [row | {"all_classes": row.get("all_classes") or []} for row in rows]
+
+    def _read_folder(self, folder: Path) -> list[Row]:
+        names = [f"{self.file}.jsonl", f"{self.file}.parquet"]
+        found = [parent / name for parent in (folder, folder / "data") for name in names if (parent / name).is_file()]
+        if not found:
+            raise UserError(f"{folder} has no {names[0]}. Expected the files of LongBench's {ARCHIVE}, unpacked.")
+        return read_rows(found[0], FIELDS)
+
+    def _read_archive(self, local: Path) -> list[Row]:
+        archive = local if local.is_file() else _fetch(self.path)
+        member = f"data/{self.file}.jsonl"
+        try:
+            text = zipfile.ZipFile(archive).read(member).decode()
+        except (OSError, zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
+            raise UserError(f"{archive}: {member} cannot be read from it ({error}).") from None
+        return parse_lines(text, FIELDS, f"{archive}:{member}")
+
+
+def _fetch(repository: str) -> Path:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        return Path(hf_hub_download(repository, ARCHIVE, repo_type="dataset"))
+    except (OSError, HfHubHTTPError, HFValidationError) as error:
+        raise UserError(
+            f"LongBench cannot be fetched from '{repository}': {str(error).splitlines()[0]} "
+            f"Give the benchmark path=FOLDER with {ARCHIVE} unpacked, or path=FILE of the archive."
+        ) from None

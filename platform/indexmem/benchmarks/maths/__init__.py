@@ -1,0 +1,1 @@
+"""Competition mathematics: long answers to short questions, for budgets that hold while decoding."""

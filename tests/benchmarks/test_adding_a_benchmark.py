@@ -1,0 +1,63 @@
+"""The code of docs/adding_a_benchmark.md, run as it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tiny_tokenizers import KINDS, TEXT, tiny_tokenizer
+
+from indexmem.benchmarks import registry
+from indexmem.benchmarks.base import BuildContext
+from indexmem.benchmarks.jsonl import METRICS
+from indexmem.benchmarks.registry import BENCHMARKS, make_benchmarks
+from indexmem.config.schema import BenchmarkConfig
+
+PAGE = (Path(__file__).parents[2] / "docs" / "adding_a_benchmark.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def code():
+    module = ModuleType("lockers")
+    sys.modules["lockers"] = module  # dataclasses look their module up
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(block, vars(module))
+    yield vars(module)
+    del sys.modules["lockers"]
+
+
+def build(kind: str = "byte_level", length: int = 600) -> BuildContext:
+    return BuildContext(tokenizer=tiny_tokenizer(kind), length=length, seed=1, haystack=TEXT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_own_test_passes(code, kind):
+    code["test_prompts_fit_and_hold_the_answer"](build(kind))
+
+
+def test_it_works_as_a_registered_benchmark(code, monkeypatch):
+    monkeypatch.setattr(registry, "BENCHMARKS", {**BENCHMARKS, "lockers": code["lockers"]})
+    (benchmark,) = make_benchmarks([BenchmarkConfig(name="lockers", params={"first": 7})])
+    first, *_ = benchmark.samples(3, build())
+    assert first.context.startswith("Locker 7 holds ")
+    assert list(benchmark.samples(1, build())) == [first]
+    with pytest.raises(Exception, match="set it 100 higher"):
+        list(benchmark.samples(1, build(length=30)))
+
+
+def test_the_example_line_is_a_good_one(tmp_path):
+    (line,) = re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)
+    (tmp_path / "mine.jsonl").write_text(line)
+    config = BenchmarkConfig(name="jsonl", params={"path": str(tmp_path / "mine.jsonl")})
+    (benchmark,) = make_benchmarks([config])
+    (sample,) = benchmark.samples(1, build())
+    assert benchmark.score("in the harbour", sample) == 1.0
+    assert sample.labels == json.loads(line)["labels"]
+
+
+def test_the_page_names_every_metric():
+    assert all(f"`{name}`" in PAGE for name in METRICS)

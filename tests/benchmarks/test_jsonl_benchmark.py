@@ -1,0 +1,117 @@
+"""Your own JSON lines as a benchmark: every field, every metric, and what is said of a bad line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tiny_tokenizers import TEXT, tiny_tokenizer
+
+from indexmem.benchmarks.base import BuildContext, build_hash
+from indexmem.benchmarks.jsonl import METRICS
+from indexmem.benchmarks.registry import make_benchmarks
+from indexmem.config.schema import BenchmarkConfig
+from indexmem.errors import UserError
+
+ROW = {
+    "context": "The lantern hangs in the harbour.",
+    "question": "Where does it hang?",
+    "answer_prefix": "It hangs",
+    "answers": ["in the harbour"],
+    "metric": "contains_any",
+}
+BUILD = BuildContext(tokenizer=tiny_tokenizer(), length=256, seed=0, haystack=TEXT)
+
+
+def write(tmp_path, *lines):
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n")
+    return path
+
+
+def make(path, **params):
+    (benchmark,) = make_benchmarks([BenchmarkConfig(name="jsonl", params={"path": str(path), **params})])
+    return benchmark
+
+
+def test_rows_become_samples_in_their_order(tmp_path):
+    rows = [ROW, "", ROW | {"question": "And now?", "max_new_tokens": 9, "labels": {"kind": "hard"}}]
+    benchmark = make(write(tmp_path, *rows), name="mine", max_new_tokens=33)
+    first, second = benchmark.samples(10, BUILD)
+    assert (first.id, second.id) == ("mine/0", "mine/1")
+    assert (first.context, first.question, first.answer_prefix) == (ROW["context"], ROW["question"], "It hangs")
+    assert (first.max_new_tokens, second.max_new_tokens) == (33, 9)
+    assert (first.labels, second.labels) == ({}, {"kind": "hard"})
+    assert benchmark.protocol == "own"
+
+
+def test_two_files_can_stand_in_one_spec(tmp_path):
+    path = str(write(tmp_path, ROW))
+    configs = [BenchmarkConfig(name="jsonl", params={"path": path, "name": name}) for name in ("a", "b")]
+    assert [benchmark.name for benchmark in make_benchmarks(configs)] == ["a", "b"]
+
+
+def test_other_rows_are_another_build(tmp_path):
+    hashes = {build_hash(make(write(tmp_path, row)), BUILD) for row in (ROW, ROW | {"metric": "exact"}, ROW)}
+    assert len(hashes) == 2
+
+
+@pytest.mark.parametrize(
+    ("metric", "answers", "prediction", "score"),
+    [
+        ("contains_all", ["one", "two"], "One, and no more", 0.5),
+        ("contains_any", ["one", "two"], "two", 1.0),
+        ("exact", ["One "], " one", 1.0),
+        ("exact", ["one"], "one.", 0.0),
+        ("f1", ["wrong", "the bridge"], "bridge", 1.0),
+        ("f1_zh", ["北京"], "北京。", 1.0),
+        ("rouge_l", ["a b"], "b a", 0.5),
+        ("rouge_l_zh", ["北京"], "北京", 1.0),
+        ("code_similarity", ["return x"], "return x\nreturn y", 1.0),
+        ("boxed_integer", ["16"], r"so \boxed{016}", 1.0),
+        ("boxed_integer", ["16"], "16", 0.0),
+    ],
+)
+def test_metrics(tmp_path, metric, answers, prediction, score):
+    benchmark = make(write(tmp_path, ROW | {"metric": metric, "answers": answers}))
+    (sample,) = benchmark.samples(1, BUILD)
+    assert benchmark.score(prediction, sample) == pytest.approx(score, abs=1e-6)
+
+
+def test_every_metric_is_tested():
+    (marks,) = test_metrics.pytestmark
+    assert {case[0] for case in marks.args[1]} == set(METRICS)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "line 3: not valid JSON"),
+        ("[]", "line 3: expected an object with the fields context .text., question"),
+        ({"context": "x"}, "line 3: the field 'question' is missing. Expected: context .text., .*metric .text."),
+        (ROW | {"question": 3}, "line 3: 'question' must be text, got 3"),
+        (ROW | {"answers": []}, "line 3: 'answers' must list one text at least"),
+        (ROW | {"answers": [1]}, "line 3: each of 'answers' must be text, got 1"),
+        (ROW | {"metric": "bleu"}, "line 3: no metric is called 'bleu'. Metrics: contains_all"),
+        (ROW | {"max_new_tokens": True}, "line 3: 'max_new_tokens' must be a whole number, got True"),
+        (ROW | {"max_new_tokens": 0}, "line 3: 'max_new_tokens' must be 1 or more, got 0"),
+        (ROW | {"labels": "hard"}, "line 3: 'labels' must be a mapping, got 'hard'"),
+        (ROW | {"lables": {}}, "line 3: unknown field 'lables'. Fields: context, question"),
+    ],
+)
+def test_a_bad_line_is_named_with_what_was_expected(tmp_path, line, complaint):
+    benchmark = make(write(tmp_path, ROW, "", line))
+    with pytest.raises(UserError, match=f"mine.jsonl, {complaint}"):
+        list(benchmark.samples(1, BUILD))
+
+
+def test_what_does_not_fit_or_is_not_there_is_said(tmp_path):
+    benchmark = make(write(tmp_path, ROW | {"context": "long " * 300}))
+    with pytest.raises(UserError, match=r"row 1: prompt and answer take \d+ tokens, and grid.length is 256"):
+        list(benchmark.samples(1, BUILD))
+    with pytest.raises(UserError, match=r"there is no file .*gone.jsonl"):
+        list(make(tmp_path / "gone.jsonl").samples(1, BUILD))
+    with pytest.raises(UserError, match=r"mine.jsonl holds no rows"):
+        list(make(write(tmp_path, "")).samples(1, BUILD))
+    with pytest.raises(UserError, match=r"path: .*issing"):
+        make_benchmarks([BenchmarkConfig(name="jsonl")])

@@ -1,0 +1,35 @@
+"""Contexts too short for a method to rank: what keeps everything needs no ranking, what evicts says why it cannot."""
+
+from __future__ import annotations
+
+from tiny_models import random_ids, tiny_backbone
+
+from indexmem.config.budget import Budget
+from indexmem.config.schema import EvictionConfig, MethodConfig
+from indexmem.evaluate.cells import Cell
+from indexmem.evaluate.prepare import prepare
+from indexmem.eviction.methods.base import MethodContext
+from indexmem.eviction.methods.registry import make_method
+
+SHORT = 20  # snapkv's window alone is 64
+
+
+def prepared(config: EvictionConfig):
+    backbone = tiny_backbone("llama")
+    snapkv = MethodConfig(name="snapkv")
+    cells = [Cell(f"{ratio}", snapkv, Budget.of_ratio(ratio), "b", "b", "") for ratio in (0.0, 0.5)]
+    method = make_method(snapkv, MethodContext(backbone.geometry))
+    return prepare(backbone, random_ids(SHORT), cells, {"snapkv": method}, config)
+
+
+def test_all_of_a_short_context_is_kept_for_a_budget_that_holds_while_decoding():
+    done = prepared(EvictionConfig(decode_budget=200))
+    assert done.ready.keys() == {"0.0"}
+    cache = done.ready["0.0"].cache
+    assert all(kept_HK.tolist() == [list(range(SHORT))] * 2 for kept_HK in cache.kept_HK)
+    assert "window size" in str(done.errors["0.5"])
+
+
+def test_a_budget_below_the_context_still_needs_a_ranking():
+    done = prepared(EvictionConfig(sinks=2, decode_window=4, decode_budget=SHORT - 1))
+    assert done.errors.keys() == {"0.0", "0.5"}
