@@ -7,14 +7,18 @@ TORCH ?= torch==2.13.0
 TORCH_ARGS ?=
 SPEC ?= sweeps/smoke.yaml
 
-.PHONY: quickstart test lint ui assets env clean
+.PHONY: quickstart test test-slow lint ui assets env clean
 
 quickstart: env  ## train an indexer, compare it with other methods, write the report
 	$(BIN)/python jobs/distill.py $(SPEC)
 	$(BIN)/python jobs/eval_grid.py $(SPEC)
 
-test: env  ## the whole suite
-	$(BIN)/python -m pytest
+# Much of the suite waits for processes of its own to start, so two tests at a time take two cores.
+test: env  ## the whole suite but what takes minutes
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+test-slow: env  ## the rest
+	$(BIN)/python -m pytest -m slow
 
 lint: env  ## style and types
 	$(BIN)/ruff check .

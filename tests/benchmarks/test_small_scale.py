@@ -103,19 +103,19 @@ def test_own_data(run, tmp_path):
 def test_maths_within_a_budget(run, tmp_path, name, answer):
     path = lines(tmp_path / "problems.jsonl", {"problem": "What is half of a whole?" * 12, "answer": answer})
     params = {"path": path, "max_new_tokens": 24}
-    grid = {"benchmarks": [{"name": name, "params": params}], "methods": ["full", "knorm"], "ratios": [0.0]}
+    grid = {"benchmarks": [{"name": name, "params": params}], "methods": ["full", "knorm"]}
+    grid |= {"ratios": [], "budgets": ["40 tokens", "48 tokens"]}
     grid |= {"decoding": {"temperature": 0.7, "repeats": 2}}
-    rows = run(grid, eviction={"decode_budget": 48, "decode_every": 8, "decode_window": 16})
-    assert sorted((row["method"], row["repeat"]) for row in rows) == [
-        ("full", 0),
-        ("full", 1),
-        ("knorm", 0),
-        ("knorm", 1),
+    rows = run(grid, eviction={"decode_budget": "budget", "decode_every": 8, "decode_window": 16})
+    cells = [("full", "0%"), ("knorm", "40 tokens"), ("knorm", "48 tokens")]
+    assert sorted((row["method"], row["budget"], row["repeat"]) for row in rows) == [
+        (*cell, repeat) for cell in cells for repeat in (0, 1)
     ]
     for row in rows:
         assert row["truncated"] is (row["new_tokens"] == 24)
         if row["method"] == "knorm":
-            assert row["decode_kept_mean"] < 48 + 8 + row["question_tokens"] / 4, "the question's step alone holds more"
-            assert row["kept_max"] <= 48
+            budget = int(row["budget"].removesuffix(" tokens"))
+            assert row["decode_kept_mean"] < budget + 8 + row["question_tokens"] / 4, "the question's step holds more"
+            assert row["kept_max"] <= budget
         else:
             assert row["decode_kept_max"] == row["context_tokens"] + row["question_tokens"] + row["new_tokens"] - 1

@@ -7,11 +7,11 @@ from tiny_models import save_tiny_model
 from indexmem.benchmarks.base import Sample
 from indexmem.config.budget import Budget
 from indexmem.config.load import validate
-from indexmem.config.schema import EvictionConfig, IndexerConfig, MethodConfig
+from indexmem.config.schema import EvictionConfig, GridConfig, IndexerConfig, MethodConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.cells import Cell, Task
-from indexmem.evaluate.eviction_rules import check_eviction
+from indexmem.evaluate.eviction_rules import check_budgets, check_eviction
 from indexmem.evaluate.grid import plan
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
@@ -40,6 +40,21 @@ def check(methods, **settings):
 def test_refused(methods, settings, words):
     with pytest.raises(UserError, match=words):
         check(methods, **settings)
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ({"ratios": [0.5], "budgets": ["512 tokens"]}, "50% is no number of tokens"),
+        ({"ratios": [], "budgets": ["8 MiB"]}, "8 MiB is no number of tokens"),
+        ({"ratios": [], "budgets": ["512 tokens", "132 tokens"]}, "132 tokens is filled .* above 132"),
+    ],
+)
+def test_a_decode_budget_of_each_cell_is_refused_where_cells_have_none(grid, words):
+    config = EvictionConfig(decode_budget="budget")
+    with pytest.raises(UserError, match=words):
+        check_budgets(config, GridConfig.model_validate({"methods": ["full", "knorm"], **grid}))
+    check_budgets(config, GridConfig(methods=(MethodConfig(name="knorm"),), ratios=(), budgets=("200 tokens",)))
 
 
 def test_accepted():

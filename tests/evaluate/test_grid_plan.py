@@ -98,9 +98,10 @@ def test_a_folder_is_at_hand_and_a_hub_id_is_not(tiny_folder):
 def test_samples_are_made_once(tiny_folder, tmp_path, monkeypatch):
     overrides = ("grid.methods=[full]", "grid.benchmarks=[niah_single_2, vt]", "grid.samples=3", "grid.length=700")
     one = spec(tmp_path / "run", *overrides, f"grid.haystack={tmp_path / 'text.txt'}", model=str(tiny_folder))
+    monkeypatch.setenv("INDEXMEM_CACHE", str(tmp_path / "cache"))
     first = plan(one)
     assert not first.outline
-    assert len(list((tmp_path / "run" / "cache" / "samples").glob("*.json.gz"))) == 2
+    assert len(list((tmp_path / "cache" / "samples").glob("*.json.gz"))) == 2
     monkeypatch.setattr("indexmem.benchmarks.ruler.task.RulerTask.samples", None)  # making them would fail
     assert plan(one).samples == first.samples
     assert plan(with_overrides(one, ["grid.samples=2"])).samples["vt"] == first.samples["vt"][:2]

@@ -46,6 +46,7 @@ class PoisonLoad:
                 if any(task.sample.id == load.sample for task in tasks):
                     open(os.path.join(load.deaths, str(time.time_ns())), "w").close()
                     if load.harm == "exit":
+                        time.sleep(0.3)  # else the answer before is lost on its way, and its unit blamed
                         os._exit(1)
                     import torch
 

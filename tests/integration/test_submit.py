@@ -169,7 +169,7 @@ def test_equal_jobs_run_once_and_ended_ones_again(client):
 
 
 def test_a_log_is_followed_to_its_end_even_when_the_stream_breaks(client, monkeypatch):
-    job = Job("probe-log-0123", "for i in 1 2 3 4; do echo line $i; sleep 0.7; done; exit 1", {})
+    job = Job("probe-log-0123", "for i in 1 2 3; do echo line $i; sleep 2; done; exit 1", {})
     submission = server.submit(client, job, {}, "join").submission
     stream, opened = client.tail_job_logs, []
 
@@ -177,7 +177,7 @@ def test_a_log_is_followed_to_its_end_even_when_the_stream_breaks(client, monkey
         opened.append(name)
         async for text in stream(name):
             yield text
-            if "line 2" in text and "line 4" not in text:
+            if len(opened) == 1:
                 raise RuntimeError("the proxy had enough")
 
     monkeypatch.setattr(client, "tail_job_logs", breaks)

@@ -156,10 +156,6 @@ def test_workers_of_a_trial_that_is_ended_early_are_free_for_the_next(local_ray,
     assert not run.finished
     wait_until(lambda: ray.available_resources().get("CPU") == 2)
 
-    OnWorkers().train(spec, run, lambda name, row: reports.append(row))
-    assert run.finished
-    assert [row["step"] for row in reports[1:]] == list(range(5, 31, 5))
-
 
 @pytest.fixture
 def two_nodes():

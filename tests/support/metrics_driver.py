@@ -8,6 +8,7 @@ Says "done" when the grid has ended, and keeps Ray up until its input ends.
 from __future__ import annotations
 
 import sys
+import time
 
 
 def main(spec_file: str, ray_folder: str) -> None:
@@ -28,7 +29,12 @@ def main(spec_file: str, ray_folder: str) -> None:
     ]
     training(steps[:1])
     provenance = {"git_commit": "c0ffee", "versions": {}, "host": "test"}
-    progress = run_grid(spec, plan(spec), provenance, lambda now: training(steps))
+
+    def look(_: object) -> None:
+        training(steps)
+        time.sleep(0.5)  # a gauge is exported for as long as its run goes on, and collected every second
+
+    progress = run_grid(spec, plan(spec), provenance, look)
     print(f"done: {progress.line()}", flush=True)
     sys.stdin.read()
     ray.shutdown()

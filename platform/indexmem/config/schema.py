@@ -152,9 +152,18 @@ class EvictionConfig(Section):
     when: Literal["after_prefill", "before_prefill"] = Field(
         "after_prefill", description="before_prefill: only kept K and V are computed and attended to (indexer only)"
     )
-    decode_budget: PositiveInt | None = Field(None, description="B_max: compress to this many tokens while decoding")
+    decode_budget: PositiveInt | Literal["budget"] | None = Field(
+        None,
+        description="B_max: compress to so many tokens while decoding; 'budget': to each cell's own, given in tokens",
+    )
     decode_every: PositiveInt = Field(128, description="tau: generated tokens between compressions")
     decode_window: Annotated[int, Field(ge=0)] = Field(128, description="most recent tokens that always stay")
+
+    def of_cell(self, budget: Budget) -> EvictionConfig:
+        """The same with the decode budget as a number, for a cell with this budget."""
+        if self.decode_budget != "budget":
+            return self
+        return self.model_copy(update={"decode_budget": int(budget.amount) if budget.kind == "tokens" else None})
 
 
 class Named(Section):

@@ -41,7 +41,7 @@ class Compression:
     @property
     def budget(self) -> int:
         """B_max, in tokens per KV head and layer."""
-        assert self.config.decode_budget is not None
+        assert isinstance(self.config.decode_budget, int), "the budget of a cell is a number"
         return self.config.decode_budget
 
 

@@ -41,6 +41,15 @@ def check_budgets(config: EvictionConfig, grid: GridConfig) -> None:
     evicting = [method for method in grid.methods if method.name != FULL]
     if evicting and not grid.requested:
         raise UserError("grid.ratios and grid.budgets are empty. Example: grid.budgets='[0.5, 512 tokens, 8 MiB]'")
+    if config.decode_budget == "budget":
+        others = [str(budget) for budget in grid.requested if budget.kind != "tokens"]
+        if others:
+            raise UserError(
+                f"eviction.decode_budget=budget takes B_max from each cell's budget, and {others[0]} is no number of "
+                "tokens. Example: grid.ratios='[]' grid.budgets='[512 tokens, 1024 tokens]'"
+            )
+        for budget in grid.requested:
+            _check_room(config, int(budget.amount), f"grid.budgets: {budget}")
     sizes = [str(budget) for budget in grid.requested if budget.kind == "bytes"]
     if sizes and config.extra_tokens:
         raise UserError(
@@ -67,17 +76,23 @@ def _check_decoding(config: EvictionConfig, methods: list[MethodConfig]) -> None
                     "Set eviction.decode_budget=TOKENS, or leave it out."
                 )
         return
-    always = config.sinks + config.decode_window
-    if config.decode_budget <= always:
-        raise UserError(
-            f"eviction.decode_budget={config.decode_budget} is filled by tokens that always stay: {config.sinks} sinks "
-            f"and {config.decode_window} recent ones. Use a budget above {always}, or a smaller eviction.decode_window."
-        )
+    if config.decode_budget != "budget":
+        _check_room(config, config.decode_budget, f"eviction.decode_budget={config.decode_budget}")
     unfit = [method.label for method in methods if base_name(method) not in DECODING]
     if unfit:
         raise UserError(
             f"eviction.decode_budget: {', '.join(unfit)} cannot rank a cache that grows. "
             f"Methods that can: {', '.join(DECODING)}, each also as NAME+memory."
+        )
+
+
+def _check_room(config: EvictionConfig, budget: int, what: str) -> None:
+    """A cache that is held at `budget` tokens needs room beside those that always stay."""
+    always = config.sinks + config.decode_window
+    if budget <= always:
+        raise UserError(
+            f"{what} is filled by tokens that always stay: {config.sinks} sinks and {config.decode_window} recent "
+            f"ones. Use a budget above {always}, or a smaller eviction.decode_window."
         )
 
 

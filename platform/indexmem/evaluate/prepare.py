@@ -65,7 +65,7 @@ def compression_of(cell: Cell, method: EvictionMethod, config: EvictionConfig) -
     """How the cell's cache is held down while decoding; the full cache always grows."""
     if config.decode_budget is None or cell.method.name == FULL:
         return None
-    return Compression(method, config)
+    return Compression(method, config.of_cell(cell.budget))
 
 
 def prepare(
@@ -141,7 +141,9 @@ def _before_prefill(
     tokens, layers = len(context_ids), backbone.geometry.layers
     try:
         wanted = request(backbone, tokens, cell, method, config)
-        count = min(method.kept(tokens, wanted.target, 0, layers), config.decode_budget or tokens)
+        compression = compression_of(cell, method, config)
+        most = tokens if compression is None else compression.budget
+        count = min(method.kept(tokens, wanted.target, 0, layers), most)
         filled = sparse_prefill(backbone, context_ids, method, count, config.sinks)
         wanted.check(filled.cache, cell)
     except torch.OutOfMemoryError:

@@ -163,7 +163,13 @@ class Runs:
 
     def inputs(self, run_id: str, datasets: Sequence[DatasetInput], models: Sequence[str] = ()) -> None:
         """Data and logged models (ids) that the run used; those that it has already are not doubled."""
-        self.client.log_inputs(run_id, datasets=list(datasets), models=[LoggedModelInput(model) for model in models])
+        used = [LoggedModelInput(model) for model in models]
+        try:
+            self.client.log_inputs(run_id, datasets=list(datasets), models=used)
+        except MlflowException:
+            # MLflow looks for a data set and then creates it: of two drivers that do so at once, one fails. Then it
+            # is there.
+            self.client.log_inputs(run_id, datasets=list(datasets), models=used)
 
     def url(self, run_id: str) -> str:
         """Address of the run in the UI of a server, without credentials; the run id for a bare database."""

@@ -15,7 +15,7 @@ from indexmem.workflows.training import publish_training, read_history
 
 
 def sync(experiment: Experiment) -> int:
-    """Publish what is stored: the trained indexer's history and the grid's rows, or the spec's sweep. Safe to repeat."""
+    """Publish what is stored: the training's history and the grid's rows, or the spec's sweep. Safe to repeat."""
     sink = MlflowSink.open(experiment)
     if sink is None:
         raise UserError("tracking.enabled is false in this spec; there is nothing to publish to.")
