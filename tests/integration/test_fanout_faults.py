@@ -3,31 +3,21 @@
 import random
 import time
 
-import psutil
 import pytest
+from node_cluster import add_node, two_node_cluster
 from null_driver import Driver, actors, assert_complete, wait_until
 from null_grid import null_plan, null_spec
-from ray.cluster_utils import Cluster
 
 pytestmark = pytest.mark.ray
 
 KILLS = ["actor"] * 22 + ["driver"] * 5 + ["node"] * 3
-NODE = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
 SECONDS = 0.4  # for a sample, until all is calm: four actors would need a minute for the grid
 
 
 @pytest.fixture
 def two_nodes():
-    """A head that computes nothing and two nodes with room for two actors each; no process of it is left behind."""
-    before = set(psutil.Process().children(recursive=True))
-    cluster = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 0, "include_dashboard": False})
-    for _ in range(2):
-        cluster.add_node(**NODE)
-    yield cluster
-    started = set(psutil.Process().children(recursive=True)) - before
-    cluster.shutdown()
-    _, left = psutil.wait_procs(started, timeout=20)
-    assert [process.name() for process in left] == []
+    with two_node_cluster(cpus=2) as cluster:
+        yield cluster
 
 
 def kill_an_actor(rng: random.Random) -> None:
@@ -48,7 +38,7 @@ def test_thirty_kills_of_actors_nodes_and_drivers_change_no_row(two_nodes, tmp_p
             elif kill == "node":
                 nodes = sorted(two_nodes.worker_nodes, key=lambda node: node.unique_id)
                 two_nodes.remove_node(rng.choice(nodes), allow_graceful=False)
-                two_nodes.add_node(**NODE)
+                add_node(two_nodes, cpus=2)
             else:
                 driver.kill()
                 driver = start()

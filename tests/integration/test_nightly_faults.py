@@ -6,12 +6,11 @@ import subprocess
 import sys
 
 import null_night
-import psutil
 import pytest
+from node_cluster import two_node_cluster
 from null_driver import part_files, wait_until
 from null_grid import null_plan
 from null_night import nightly_file
-from ray.cluster_utils import Cluster
 
 from indexmem.config.nightly import load_nightly
 from indexmem.schedule.night import Nights
@@ -20,21 +19,13 @@ from indexmem.schedule.steps import steps_of
 pytestmark = pytest.mark.ray
 
 DATE = dt.date(2026, 11, 1)
-NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 SECONDS = 0.2  # for a sample, until all is calm
 
 
 @pytest.fixture
 def two_nodes():
-    """A head that computes nothing and two nodes with room for an actor each; no process of it is left behind."""
-    before = set(psutil.Process().children(recursive=True))
-    cluster = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 0, "include_dashboard": False})
-    for _ in range(2):
-        cluster.add_node(**NODE)
-    yield cluster
-    started = set(psutil.Process().children(recursive=True)) - before
-    cluster.shutdown()
-    psutil.wait_procs(started, timeout=20)
+    with two_node_cluster(cpus=1) as cluster:
+        yield cluster
 
 
 def start(spec_file, address: str) -> subprocess.Popen:

@@ -8,12 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 import mlflow
-import psutil
 import pyarrow.parquet as pq
 import pytest
 import ray
+from node_cluster import two_node_cluster
 from null_driver import wait_until
-from ray.cluster_utils import Cluster
 
 from indexmem.cli import main
 from indexmem.config.load import load
@@ -25,7 +24,6 @@ from indexmem.sweep.nested import OnWorkers
 pytestmark = pytest.mark.ray
 
 JOB = Path(__file__).parents[2] / "jobs" / "sweep.py"
-NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 COMMON = [
     "distill.workers=1",
     "distill.checkpoint_every=3",
@@ -159,16 +157,8 @@ def test_workers_of_a_trial_that_is_ended_early_are_free_for_the_next(local_ray,
 
 @pytest.fixture
 def two_nodes():
-    """A head that computes nothing and two nodes with room for one trial each; no process of it is left behind."""
-    before = set(psutil.Process().children(recursive=True))
-    cluster = Cluster(initialize_head=True, head_node_args=NODE | {"num_cpus": 0, "include_dashboard": False})
-    for _ in range(2):
-        cluster.add_node(**NODE)
-    yield cluster
-    started = set(psutil.Process().children(recursive=True)) - before
-    cluster.shutdown()
-    _, left = psutil.wait_procs(started, timeout=20)
-    assert [process.name() for process in left] == []
+    with two_node_cluster(cpus=1) as cluster:
+        yield cluster
 
 
 def test_a_sweep_goes_on_when_a_node_is_lost(two_nodes, spec_file):
