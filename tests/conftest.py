@@ -8,6 +8,7 @@ import tempfile
 if "INDEXMEM_CACHE" not in os.environ:  # processes that tests start inherit it
     os.environ["INDEXMEM_CACHE"] = tempfile.mkdtemp(prefix="indexmem-cache-")
     atexit.register(shutil.rmtree, os.environ["INDEXMEM_CACHE"], ignore_errors=True)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # several tests run at a time, and many start processes of their own
 os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
