@@ -12,6 +12,7 @@ from indexmem.distill.history import History
 from indexmem.distill.loop import LocalContext, distill
 from indexmem.distill.runs import DistillRun
 from indexmem.distill.train import train
+from indexmem.eviction.checkpoint import read_config
 from indexmem.eviction.indexer import IndexerStack
 
 pytestmark = pytest.mark.ray
@@ -87,12 +88,13 @@ def test_workers_killed_at_random_change_nothing(local_ray, spec, undisturbed, k
 
 
 def test_a_stopped_run_goes_on_from_the_step_it_was_stopped_at(local_ray, spec, undisturbed, tmp_path):
-    """And its checkpoints may lie under a URI."""
+    """Its checkpoints may lie under a URI, and its history hold later steps of a start that was killed."""
     spec = with_overrides(
         spec, [f"distill.checkpoint_storage=file://{tmp_path}/elsewhere", "distill.checkpoint_every=1000"]
     )
-    run = DistillRun.of(spec)
-
+    run, steps = DistillRun.of(spec), spec.distill.schedule.steps
+    stale = {"lr": 0.01, "tokens_per_second": 1.0, "loss": 9.0, "grad_norm": 1.0}
+    History(run.history, span=1000).write([{"step": step} | stale for step in range(steps)])
     told = []
 
     def stop(history):
@@ -102,15 +104,15 @@ def test_a_stopped_run_goes_on_from_the_step_it_was_stopped_at(local_ray, spec, 
 
     stopped_by = train(spec, run, stop, poll_seconds=0.05)
     assert (stopped_by, run.finished) == (signal.SIGTERM, False)
-    done = len(losses(History(run.history, span=1000)))
-    assert 0 < done < spec.distill.schedule.steps
-    assert list((tmp_path / "elsewhere" / run.id).rglob("indexer.safetensors"))
+    stored = list((tmp_path / "elsewhere" / run.id).rglob("indexer.safetensors"))
+    done = max(read_config(path.parent)["trained"]["step"] for path in stored)
+    assert 0 < done < steps
     assert not list(run.folder.rglob("indexer.safetensors"))
 
-    first = []
-    train(spec, run, lambda history: first or first.append(len(history)), poll_seconds=0.05)
-    assert first[0] >= done, "the second run began again"
+    kept = History(run.history, span=1000).read()[:done]
+    train(spec, run, lambda history: None, poll_seconds=0.05)
     assert run.finished
+    assert History(run.history, span=1000).read()[:done] == kept, "the second start did these steps again"
     assert losses(History(run.history, span=1000)) == pytest.approx(undisturbed(spec)[0], rel=2e-2)
 
 

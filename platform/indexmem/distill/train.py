@@ -26,6 +26,7 @@ from indexmem.distill.history import History
 from indexmem.distill.loop import STATE, distill
 from indexmem.distill.metrics import TrainingMetrics
 from indexmem.distill.runs import DistillRun
+from indexmem.eviction.checkpoint import read_config
 from indexmem.signals import StopSignals
 
 PROGRESS_SECONDS = 2.0
@@ -136,11 +137,12 @@ def train(
             look()
         result = fitting.result()
     look()
-    if history.read()[-1]["step"] + 1 < config.schedule.steps:
-        assert signals.received is not None, "only a signal ends a run early"
-        return signals.received
-    assert result.checkpoint is not None, "a finished run has a checkpoint"
+    assert result.checkpoint is not None, "a run that has ended has a checkpoint"
     with result.checkpoint.as_directory() as folder:
+        # The history cannot tell: it may hold steps of an earlier start that came after its last checkpoint.
+        if read_config(folder)["trained"]["step"] < config.schedule.steps:
+            assert signals.received is not None, "only a signal ends a run early"
+            return signals.received
         run.finish(Path(folder), leave_out=(STATE,))
     return None
 

@@ -50,18 +50,13 @@ def distill(experiment: Experiment, *, dry_run: bool = False, address: str | Non
             check_resources(workers, 1, gpus)
             stopped_by = train(experiment, run, TrainingWatch(experiment, run, sink, view))
         if stopped_by is not None:
-            say(f"Stopped by {Signals(stopped_by).name}. {_where_it_stands(experiment, run)}")
+            say(f"Stopped by {Signals(stopped_by).name}. The same command goes on from the step under way then.")
             return 128 + stopped_by
     history = read_history(experiment, run)
     publish_training(experiment, run, sink, history)
     trained = read_config(run.final)["trained"]
     say(f"trained {trained['step']} steps, {describe_losses(history)}: {run.final}")
     return 0
-
-
-def _where_it_stands(experiment: Experiment, run: DistillRun) -> str:
-    done = read_history(experiment, run)[-1]["step"] + 1
-    return f"{done} of {experiment.distill.schedule.steps} steps are stored; the same command goes on from there."
 
 
 def check_distill(experiment: Experiment) -> DistillRun:
