@@ -13,6 +13,8 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Ray gives its workers the lowest priority but four: beside another test that computes, they would hardly run at all.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 from hypothesis import settings
 

@@ -5,7 +5,8 @@ import time
 
 import pytest
 import ray
-from null_driver import Driver, actors, assert_complete, part_files, wait_until
+from null_driver import Driver, actors, assert_complete, part_files
+from waiting import wait_until
 
 pytestmark = pytest.mark.ray
 

@@ -5,9 +5,10 @@ import time
 
 import pytest
 from node_cluster import add_node, two_node_cluster
-from null_driver import Driver, actors, assert_complete, wait_until
+from null_driver import Driver, actors, assert_complete
 from null_grid import null_plan, null_spec
 from psutil import Process
+from waiting import wait_until
 
 pytestmark = pytest.mark.ray
 
@@ -53,7 +54,7 @@ def test_thirty_kills_of_actors_nodes_and_drivers_change_no_row(two_nodes, tmp_p
                 driver = start()
             time.sleep(rng.uniform(0.1, 0.8))
         # The crew comes back to its size on the nodes that joined.
-        wait_until(lambda: "4 actors" in driver.said.splitlines()[-1] or driver.process.poll() is not None, 90)
+        wait_until(lambda: "4 actors" in driver.said.splitlines()[-1] or driver.process.poll() is not None)
         stored = plan.row_count - sum(int(missing_SC.sum()) for missing_SC in plan.missing().values())
         assert 0 < stored < plan.row_count, "killed in the middle"
         (tmp_path / "calm").touch()

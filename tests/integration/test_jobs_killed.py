@@ -5,12 +5,12 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import mlflow
 import pyarrow.parquet as pq
 import pytest
+from waiting import wait_until
 
 from indexmem.config.load import load
 from indexmem.distill.history import History
@@ -34,18 +34,16 @@ def start(job: str, spec_file: Path) -> subprocess.Popen:
     )
 
 
-def kill_when(process: subprocess.Popen, ready, limit: float = 90) -> None:
+def kill_when(process: subprocess.Popen, ready) -> None:
     """SIGKILL the driver once `ready()`; its Ray processes end by themselves."""
-    deadline = time.monotonic() + limit
-    while not ready() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: ready() or process.poll() is not None)
     assert process.poll() is None, process.stdout.read()
     process.send_signal(signal.SIGKILL)
     process.wait()
 
 
 def finish(process: subprocess.Popen) -> str:
-    output, _ = process.communicate(timeout=180)
+    output, _ = process.communicate(timeout=400)
     assert process.returncode == 0, output
     return output
 

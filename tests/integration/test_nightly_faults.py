@@ -8,9 +8,10 @@ import sys
 import null_night
 import pytest
 from node_cluster import two_node_cluster
-from null_driver import part_files, wait_until
+from null_driver import part_files
 from null_grid import null_plan
 from null_night import nightly_file
+from waiting import wait_until
 
 from indexmem.config.nightly import load_nightly
 from indexmem.schedule.night import Nights
@@ -59,7 +60,7 @@ def test_a_node_and_the_night_itself_are_lost(two_nodes, tmp_path):
 
         (tmp_path / "calm").touch()
         process = start(spec_file, two_nodes.address)
-        assert process.wait(timeout=120) == 0, said()
+        assert process.wait(timeout=300) == 0, said()
     finally:
         process.kill()
     verdict = night.verdict()

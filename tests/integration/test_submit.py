@@ -16,8 +16,9 @@ from pathlib import Path
 import mlflow
 import pytest
 import yaml
-from head_node import can_have_a_second_machine, head_node, second_machine, wait_until, wire
+from head_node import can_have_a_second_machine, head_node, second_machine, wire
 from ray.job_submission import JobStatus
+from waiting import wait_until
 
 from indexmem.cli import main
 from indexmem.config.load import load
@@ -59,7 +60,7 @@ def takes_jobs(address: str) -> str:
         except UserError:
             return None
 
-    assert wait_until(first, limit=90), "no node takes jobs"
+    assert wait_until(first, 240), "no node takes jobs"
     return address
 
 
@@ -69,7 +70,7 @@ def client(address):
 
 
 def ended(client, submission: str) -> JobStatus:
-    wait_until(lambda: client.get_job_status(submission).is_terminal(), limit=300)
+    wait_until(lambda: client.get_job_status(submission).is_terminal(), 300)
     return client.get_job_status(submission)
 
 
@@ -205,7 +206,7 @@ def test_ctrl_c_while_following_leaves_the_job_alone_and_says_so(client, address
     )  # fmt: skip
     assert wait_until(lambda: "begun" in watcher.stdout.readline())
     watcher.send_signal(signal.SIGINT)
-    _, said = watcher.communicate(timeout=30)
+    _, said = watcher.communicate(timeout=120)
     assert watcher.returncode == 130
     assert f"{submission} goes on without this terminal" in said
     assert client.get_job_status(submission) == JobStatus.RUNNING

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 from node_cluster import two_node_cluster
-from null_driver import wait_until
+from waiting import wait_until
 
 from indexmem.cli import main
 from indexmem.config.load import load

@@ -11,10 +11,11 @@ from report_rows import make_row
 
 from indexmem.config.nightly import CompareConfig, NightlySpec, SuiteConfig
 from indexmem.config.schema import RunConfig
+from indexmem.files import write_whole
 from indexmem.results.schema import ROW_SCHEMA
 from indexmem.results.store import RowStore
 from indexmem.schedule.judge import judge
-from indexmem.schedule.night import Night, NightRecord, Nights, StepRecord, write_whole
+from indexmem.schedule.night import Night, NightRecord, Nights, StepRecord
 from indexmem.schedule.steps import Step, steps_of
 from indexmem.schedule.verdict import Verdict
 

@@ -5,12 +5,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 
 import psutil
 import pytest
+from waiting import wait_until
 
 from indexmem.cli import main
 
@@ -50,19 +50,12 @@ def start(tmp_path):
         process.wait()
 
 
-def wait_until(condition, process, seconds=90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, "it ended"
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.2)
-
-
 def test_one_ctrl_c_ends_both_servers(start, tmp_path):
     (tmp_path / "mlflow.db").touch()  # MLflow makes its tables in it
     port, mlflow_port = free_ports(2)
     process = start("--port", str(port), "--mlflow-port", str(mlflow_port))
-    wait_until(lambda: answers(port) and answers(mlflow_port), process)
+    wait_until(lambda: process.poll() is not None or (answers(port) and answers(mlflow_port)))
+    assert process.poll() is None, "it ended"
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 1
     said = (tmp_path / "ui.log").read_text()
@@ -78,7 +71,8 @@ def test_one_ctrl_c_ends_both_servers(start, tmp_path):
 def test_without_anything_published_the_pages_are_served_alone_and_sigterm_ends_them(start, tmp_path):
     port, mlflow_port = free_ports(2)
     process = start("--port", str(port), "--mlflow-port", str(mlflow_port))
-    wait_until(lambda: answers(port), process)
+    wait_until(lambda: process.poll() is not None or answers(port))
+    assert process.poll() is None, "it ended"
     assert not answers(mlflow_port)
     process.terminate()
     assert process.wait(20) == 0

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -118,11 +117,3 @@ def _end(leader: psutil.Process) -> None:
         if process.is_running():  # compares the start time too, so a reused pid is safe
             process.kill()
     psutil.wait_procs(family, timeout=10)
-
-
-def wait_until(condition, limit: float = 60.0, pause: float = 0.2):
-    """The condition's first true value; the last value when time is up."""
-    deadline = time.monotonic() + limit
-    while not (value := condition()) and time.monotonic() < deadline:
-        time.sleep(pause)
-    return value

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import null_grid
@@ -34,7 +32,7 @@ class Driver:
     def said(self) -> str:
         return self.log.read_text()
 
-    def wait(self, seconds: float = 90.0) -> int:
+    def wait(self, seconds: float = 180.0) -> int:
         return self.process.wait(timeout=seconds)
 
     def kill(self) -> None:
@@ -45,13 +43,6 @@ class Driver:
     def interrupt(self) -> None:
         """Ctrl-C in its terminal: SIGINT to the driver and to whatever shares its process group."""
         os.killpg(self.process.pid, signal.SIGINT)
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def actors(title: str = "ray::Evaluator") -> list[psutil.Process]:

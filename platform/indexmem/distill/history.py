@@ -7,10 +7,11 @@ replaces their rows instead of doubling them.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from indexmem.files import write_whole
 
 
 class History:
@@ -29,9 +30,7 @@ class History:
         for number, fresh in by_span.items():
             path = self.folder / f"steps-{number * self.span:08d}.jsonl"
             merged = {row["step"]: row for row in self._read_file(path)} | fresh
-            temporary = path.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_text("".join(json.dumps(merged[step]) + "\n" for step in sorted(merged)), encoding="utf-8")
-            os.replace(temporary, path)
+            write_whole(path, "".join(json.dumps(merged[step]) + "\n" for step in sorted(merged)))
 
     def read(self) -> list[dict[str, Any]]:
         """All rows by step."""

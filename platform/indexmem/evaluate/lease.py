@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from indexmem.errors import UserError
+from indexmem.files import write_whole
 
 HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 90.0  # without a heartbeat: well above what network file systems cache attributes for
@@ -131,9 +132,7 @@ class Leases:
         user = os.environ.get("USER") or os.environ.get("LOGNAME") or "?"
         owner = f"{user}@{socket.gethostname()}, pid {os.getpid()}, since {time.strftime('%Y-%m-%dT%H:%M:%S')}"
         content = {"owner": owner, "machine": _machine(), "pid": os.getpid(), "cells": sorted(cells)}
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(content))
-        os.replace(temporary, self._path)
+        write_whole(self._path, json.dumps(content))
         self.lost = False
 
     def _beat(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from indexmem.errors import UserError
+from indexmem.files import draft_of, write_whole
 from indexmem.models.geometry import Geometry
 
 FORMAT = 2
@@ -33,14 +33,13 @@ def save_modules(modules: Mapping[str, Any], folder: str | Path, trained: dict[s
     described = {}
     for name, module in modules.items():
         state = {key: tensor.detach().cpu().contiguous() for key, tensor in module.state_dict().items()}
-        save_file(state, folder / f"{name}.safetensors.tmp")
-        os.replace(folder / f"{name}.safetensors.tmp", folder / f"{name}.safetensors")
+        with draft_of(folder / f"{name}.safetensors") as draft:
+            save_file(state, draft)
         count = sum(parameter.numel() for parameter in module.parameters())
         described[name] = {"shape": module.shape.to_dict(), "parameters": count}
     geometry = next(iter(modules.values())).geometry.to_dict()
     config = {"format": FORMAT, "geometry": geometry, "modules": described, "trained": trained or {}}
-    (folder / f"{CONFIG}.tmp").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    os.replace(folder / f"{CONFIG}.tmp", folder / CONFIG)
+    write_whole(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     return folder
 
 

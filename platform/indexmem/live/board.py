@@ -17,6 +17,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from indexmem.files import write_whole
 from indexmem.live.status import Kind, State, Status
 
 FOLDER = "live"
@@ -66,13 +67,7 @@ class StatusFile:
 
     def replace(self, record: Record) -> None:
         """Put `record` in place of what the file holds, in one step. Raises OSError."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
-        try:
-            draft.write_bytes(_RECORD.dump_json(record))
-            os.replace(draft, self.path)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_whole(self.path, _RECORD.dump_json(record))
 
 
 @dataclass(frozen=True)

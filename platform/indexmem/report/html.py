@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -24,6 +23,7 @@ from plotly.offline import get_plotlyjs
 
 from indexmem.config.budget import PHRASES
 from indexmem.config.schema import Experiment
+from indexmem.files import write_whole
 from indexmem.report.content import Content, gather
 from indexmem.report.figures.base import LEVEL
 from indexmem.report.files import write_files
@@ -84,13 +84,7 @@ def write_report(
         browser()
     content = gather(experiment, rows, retention, history, sweeps, baseline)
     page = render(content, command, links, warning)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    draft = out.with_name(f".{out.name}.{os.getpid()}.part")
-    try:
-        draft.write_text(page, encoding="utf-8")
-        os.replace(draft, out)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_whole(out, page)
     if folder is not None:
         write_files(content, folder, images=images)
     return out

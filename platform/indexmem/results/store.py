@@ -8,7 +8,6 @@ run, an interrupted compaction); reading keeps one row per key.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import time
 import uuid
@@ -26,13 +25,13 @@ from numpy.typing import NDArray
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 
 from indexmem.errors import UserError
+from indexmem.files import TEMPORARY, write_whole
 from indexmem.results.schema import DERIVED, KEY, OK, RETENTION_SCHEMA, ROW_SCHEMA
 from indexmem.results.table import RANKING, conform, deduplicate, to_parquet, validated
 
 TableName = Literal["rows", "retention"]
 SCHEMAS: Mapping[str, pa.Schema] = {"rows": ROW_SCHEMA, "retention": RETENTION_SCHEMA}
 
-TEMPORARY = ".tmp-"
 STALE_SECONDS = 3600.0  # writing a part takes milliseconds; an older temporary file belongs to a killed writer
 READERS = 8  # parts fetched at once: on an object store latency dominates
 RELISTS = 5  # tries when parts vanish between listing and reading, because another process compacts
@@ -196,7 +195,7 @@ class RowStore:
     def _write(self, content: pa.Buffer, folder: str, stamp: int) -> str:
         path = f"{folder}/part-{stamp:020d}-{uuid.uuid4().hex}.parquet"
         if isinstance(self._filesystem, LocalFileSystem):
-            _write_whole(Path(path), content)
+            write_whole(Path(path), content, durable=True)
         else:
             with self._filesystem.open_output_stream(path) as stream:  # the object appears at close
                 stream.write(content)
@@ -269,20 +268,6 @@ class RowStore:
 def _with_repeat(sample_ids: pa.Array, repeats: pa.Array) -> pa.Array:
     """What tells one row of a cell from another, as one text."""
     return pc.binary_join_element_wise(sample_ids, repeats.cast(pa.string()), "\n")
-
-
-def _write_whole(path: Path, content: pa.Buffer) -> None:
-    """Create `path` with all of `content` or not at all, even when the process or the machine dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{TEMPORARY}{path.name}")
-    try:
-        with temporary.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _age_seconds(info: FileInfo) -> float:

@@ -12,7 +12,6 @@ folder under <run root>/distill, `Trial.cell_ids` the rows.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from indexmem.config.sweep import Objective
+from indexmem.files import write_whole
 from indexmem.results.pareto import pareto_front
 
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
@@ -147,7 +147,4 @@ def _trial(text: str) -> Trial:
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(content, indent=1, allow_nan=False), encoding="utf-8")
-    os.replace(temporary, path)
+    write_whole(path, json.dumps(content, indent=1, allow_nan=False))

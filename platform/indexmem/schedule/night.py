@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import os
 import shutil
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from pydantic import Field
 from indexmem.config.nightly import MODULES, CompareConfig, NightlySpec, RetentionConfig
 from indexmem.config.section import Section
 from indexmem.config.spec import run_root
+from indexmem.files import write_whole
 from indexmem.schedule.verdict import Verdict
 
 StepStatus = Literal["done", "failed", "unfinished"]
@@ -160,14 +159,3 @@ class Nights:
                 night.forget_modules()
             if place >= retention.rows:
                 night.forget_rows()
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace `path` in one step; its folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -8,8 +8,9 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from indexmem.files import write_whole
 from indexmem.live.status import duration
-from indexmem.schedule.night import Night, write_whole
+from indexmem.schedule.night import Night
 from indexmem.schedule.verdict import Change, MethodScore, Verdict
 
 SHOWN = 50  # changes in a table; the rest is in verdict.json

@@ -12,7 +12,8 @@ from indexmem.config.load import load, with_overrides
 from indexmem.config.nightly import NightlySpec, SuiteConfig, Verb
 from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
-from indexmem.schedule.night import Night, write_whole
+from indexmem.files import write_whole
+from indexmem.schedule.night import Night
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from indexmem.config.nightly import NightlySpec
 from indexmem.errors import UserError
+from indexmem.files import write_whole
 from indexmem.schedule.call import SECRETS, STOP_SECONDS, Call
-from indexmem.schedule.night import write_whole
 
 DAYS = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 

@@ -9,7 +9,8 @@ import urllib.request
 import warnings
 
 from indexmem.config.spec import content_hash
-from indexmem.schedule.night import Night, write_whole
+from indexmem.files import write_whole
+from indexmem.schedule.night import Night
 from indexmem.schedule.verdict import Verdict
 
 VARIABLE = "INDEXMEM_NIGHTLY_WEBHOOK"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 from plotly.subplots import make_subplots
 
+from indexmem.files import write_whole
 from indexmem.results.sweeps import Sweep, Trial
 from indexmem.sweep.progress import describe
 
@@ -23,10 +23,10 @@ def write_sweep_report(sweep: Sweep, folder: Path) -> Path:
     """Write <name>-sweep.html and <name>-sweep.csv into `folder`; returns the first."""
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / f"{sweep.name}-sweep.html"
-    _replace(page, picture(sweep).to_html(include_plotlyjs=True).encode())
+    write_whole(page, picture(sweep).to_html(include_plotlyjs=True))
     buffer = pa.BufferOutputStream()
     pyarrow.csv.write_csv(_flat(sweep.table()), buffer)
-    _replace(page.with_suffix(".csv"), buffer.getvalue().to_pybytes())
+    write_whole(page.with_suffix(".csv"), buffer.getvalue())
     return page
 
 
@@ -87,9 +87,3 @@ def _flat(table: pa.Table) -> pa.Table:
 
 def _cell(value: Any) -> str:
     return "" if value is None else f"{value:.4g}" if type(value) is float else str(value)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)

@@ -9,9 +9,10 @@ from signal import Signals
 from indexmem.config.nightly import NightlySpec
 from indexmem.errors import UserError
 from indexmem.evaluate.lease import Leases
+from indexmem.files import write_whole
 from indexmem.schedule.drive import Drive, to_do
 from indexmem.schedule.judge import judge
-from indexmem.schedule.night import Night, Nights, write_whole
+from indexmem.schedule.night import Night, Nights
 from indexmem.schedule.page import markdown, write_pages
 from indexmem.schedule.process import Execute, Verbs, last_lines
 from indexmem.schedule.slots import Slots

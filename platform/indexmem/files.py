@@ -1,0 +1,40 @@
+"""Files that appear whole or not at all, even when the process that writes them is killed."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+TEMPORARY = ".tmp-"  # how names of drafts begin; what a killed process has left of them
+
+
+@contextmanager
+def draft_of(path: Path) -> Iterator[Path]:
+    """A name beside `path`, in a folder that is made if need be; what the block writes there takes `path`'s place.
+
+    When the block raises, `path` stays as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")  # no ending: readers look for "*.json" and the like
+    try:
+        yield draft
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: str | Buffer, *, durable: bool = False) -> None:
+    """Replace `path` in one step; text is UTF-8. `durable`: the content is on the disk before the name is."""
+    data = content.encode() if isinstance(content, str) else content
+    with draft_of(path) as draft, draft.open("wb") as stream:
+        stream.write(data)
+        if durable:
+            stream.flush()
+            os.fsync(stream.fileno())
