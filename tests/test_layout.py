@@ -9,6 +9,7 @@ import yaml
 
 from indexmem.cli import main
 from indexmem.config.load import load
+from indexmem.models.shipped import MADE_BY, shipped_models
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "platform" / "indexmem"
@@ -18,10 +19,12 @@ SPECS = sorted(set((REPOSITORY / "sweeps").rglob("*.yaml")) - {REPOSITORY / "swe
 # A folder may import the folders named here (and itself); `evaluate` stands on everything below it.
 ALLOWED = {
     "config": set(),
+    "kernels": set(),
     "models": {"config"},
-    "eviction": {"config", "models"},
-    "engine": {"config", "models", "eviction"},
-    "distill": {"config", "models", "eviction", "live"},
+    "eviction": {"config", "models", "kernels"},
+    "engine": {"config", "models", "eviction", "kernels"},
+    "distill": {"config", "models", "eviction", "live", "kernels"},
+    "pretrain": {"config", "models", "distill", "benchmarks", "live"},
     "benchmarks": {"config", "models"},
     "results": {"config"},
     "tracking": {"config", "results"},
@@ -41,6 +44,7 @@ ONLY_IN = {
         "runtime.py",
         "submit",
         "distill/train.py",
+        "pretrain/train.py",
         "evaluate/crew.py",
         "live/ray_metrics.py",
         "sweep/asha.py",
@@ -48,6 +52,7 @@ ONLY_IN = {
         "sweep/tune_run.py",
     },
     "mlflow": {"tracking"},
+    "triton": {"kernels"},
     "kvpress": {"eviction/press.py"}
     | {
         f"eviction/methods/{name}.py"
@@ -118,6 +123,8 @@ def test_no_machine_paths_in_specs():
 @pytest.mark.model
 @pytest.mark.parametrize("path", [p for p in SPECS if p.name != "base.yaml"], ids=lambda p: p.name)
 def test_every_spec_dry_runs(path, tmp_path, capsys):
+    if (model := load(path).model.id) in MADE_BY and model not in shipped_models():
+        pytest.skip(f"the weights of {model} are not trained yet")
     few = "grid.samples=2"  # a dry run makes the samples; hundreds of them take a minute
     assert main(["eval", str(path), f"run.root={tmp_path}", few, "--dry-run"]) == 0
     assert "to do: " in capsys.readouterr().err

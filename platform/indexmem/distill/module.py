@@ -11,9 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from indexmem.distill.settle import settle
 from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.models.attention import LayerTap, tapping
 from indexmem.models.backbone import Backbone
+from indexmem.models.packed import PackedDocuments
 
 
 class DistillModule(nn.Module):
@@ -26,8 +28,11 @@ class DistillModule(nn.Module):
         # holds only what is trained.
         self._frozen = (backbone,)
 
-    def forward(self, ids_BL: Tensor, lengths_B: Tensor, step: StepContext) -> Tensor:
-        """ids are right-padded; lengths count real tokens. A trainee that has not started gives zeros."""
+    def forward(self, ids_BL: Tensor, lengths_B: Tensor, step: StepContext, packed: bool = False) -> Tensor:
+        """ids are right-padded, or `packed` into one row without padding; lengths count each sequence's real tokens.
+
+        A trainee that has not started gives zeros.
+        """
         (backbone,) = self._frozen
         trainees: list[Trainee] = list(self.trainees)  # type: ignore[arg-type]
         active = [trainee.starts_at() <= step.step for trainee in trainees]
@@ -36,9 +41,11 @@ class DistillModule(nn.Module):
         def visit(tap: LayerTap) -> None:
             for trainee, running, collected in zip(trainees, active, losses):
                 if running:
-                    collected.append(trainee.layer_loss(tap, lengths_B, step))
+                    loss = trainee.layer_loss(tap, lengths_B, step)
+                    collected.append(settle(loss, trainee.parameters(), trainee.goes_on(tap.layer)))
 
-        with torch.no_grad(), tapping(backbone.model, visit) as kwargs:
+        documents = PackedDocuments.of(lengths_B) if packed else None
+        with torch.no_grad(), tapping(backbone.model, visit, documents=documents) as kwargs:
             backbone.model.get_decoder()(ids_BL, use_cache=False, **kwargs)
         layers = backbone.geometry.layers
         return torch.stack(

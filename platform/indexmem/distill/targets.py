@@ -14,6 +14,7 @@ from torch import Tensor
 
 from indexmem.config.schema import TargetConfig
 from indexmem.eviction.streaming import NEG_INF, causal_max
+from indexmem.kernels.dispatch import can_run
 
 
 def target_scale(config: TargetConfig, backbone_scale: float, attention_width: int) -> float:
@@ -30,9 +31,18 @@ def pooled_target(
     rows: int,
     scale: float,
     config: TargetConfig,
+    lse_BQL: Tensor | None = None,
     block: int | None = None,
 ) -> Tensor:
-    """Target [B, rows, L], fp32; -inf at padded keys. `rows` is 1 (over all heads) or the number of KV heads."""
+    """Target [B, rows, L], fp32; -inf at padded keys. `rows` is 1 (over all heads) or the number of KV heads.
+
+    `lse_BQL` saves source `logprobs` its first pass: the log-sum-exp of the causal rows at this scale, if it is known.
+    Kernels do the work on a GPU (unless a block of queries is given), else blocks of queries do.
+    """
+    if config.source == "logits":
+        lse_BQL = None
+    if block is None and can_run(query_BQLd, key_BHLd):
+        return _by_kernels(query_BQLd, key_BHLd, lengths_B, rows, scale, config, lse_BQL)
     kv_heads = key_BHLd.shape[1]
     query_BHgLd = query_BQLd.float().unflatten(1, (kv_heads, -1))
     key_BHdL = key_BHLd.float().transpose(-1, -2)
@@ -44,7 +54,9 @@ def pooled_target(
         query_BHgSd = query_BHgLd[:, :, :, start:stop]
         flat = query_BHgSd.flatten(2, 3) @ key_BHdL[..., :stop]
         logits = flat.mul_(scale).unflatten(2, (-1, stop - start))
-        if config.source == "logprobs":
+        if lse_BQL is not None:
+            logits -= lse_BQL[:, :, start:stop].unflatten(1, (kv_heads, -1)).unsqueeze(-1)
+        elif config.source == "logprobs":
             future = torch.ones(stop - start, stop - start, dtype=torch.bool, device=logits.device).triu(1)
             logits[..., start:].masked_fill_(future, NEG_INF)
             logits -= logits.logsumexp(dim=-1, keepdim=True)
@@ -52,3 +64,22 @@ def pooled_target(
         return per_row.amax(dim=2) if config.heads == "max" else per_row.mean(dim=2)
 
     return causal_max(score_rows, lengths_B, rows, block)[0]
+
+
+def _by_kernels(
+    query_BQLd: Tensor,
+    key_BHLd: Tensor,
+    lengths_B: Tensor,
+    rows: int,
+    scale: float,
+    config: TargetConfig,
+    lse_BQL: Tensor | None,
+) -> Tensor:
+    from indexmem.kernels.row_lse import row_lse  # need Triton
+    from indexmem.kernels.teacher_max import teacher_max
+
+    if lse_BQL is None and config.source == "logprobs":
+        lse_BQL = row_lse(query_BQLd, key_BHLd, lengths_B, scale)
+    return teacher_max(
+        query_BQLd, key_BHLd, lengths_B, rows=rows, scale=scale, mean=config.heads == "mean", lse_BQL=lse_BQL
+    )

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from indexmem.config.schema import IndexerConfig
-from indexmem.eviction.checkpoint import load_module
-from indexmem.eviction.streaming import causal_max, has_fused_kernel
+from indexmem.eviction.stack import LayerStack
+from indexmem.eviction.streaming import causal_max
+from indexmem.kernels.dispatch import can_run
 from indexmem.models.geometry import Geometry
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
@@ -105,26 +106,38 @@ class Indexer(nn.Module):
             scores.addcmul_(act(q_BGHSi[:, :, head] @ keys_BiT), alpha_BGHS[:, :, head, :, None])
         return scores
 
-    def importance(self, features: Features, lengths_B: Tensor, block: int | None = None) -> Tensor:
+    def importance(
+        self,
+        features: Features,
+        lengths_B: Tensor,
+        block: int | None = None,
+        products: torch.dtype | None = None,
+    ) -> Tensor:
         """imp [B, G, T]; 0 at padded keys. Differentiable in O(L H_i d_i).
 
         The maximum and its argmax come from one streaming pass without autograd; only the winning entries
         A[s*(t), t] are then recomputed with it, which is the whole gradient of a max.
+
+        With `products` (float16, bfloat16) kernels find the winners from q and k rounded to it. Values are recomputed
+        as ever: a winner that is wrong is a near-tie, and its score at most twice the rounding error below the maximum.
         """
         with torch.no_grad():
-            best_BGT, winner_BGT = self._maxima(features, lengths_B, block)
+            best_BGT, winner_BGT = self._maxima(features, lengths_B, block, products)
         valid_B1T = (torch.arange(best_BGT.shape[-1], device=lengths_B.device) < lengths_B[:, None])[:, None]
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and products is None:
             return best_BGT.masked_fill(~valid_B1T, 0.0)
         return self._winning_scores(features, winner_BGT).masked_fill(~valid_B1T, 0.0)
 
-    def _maxima(self, features: Features, lengths_B: Tensor, block: int | None) -> tuple[Tensor, Tensor]:
+    def _maxima(
+        self, features: Features, lengths_B: Tensor, block: int | None, products: torch.dtype | None
+    ) -> tuple[Tensor, Tensor]:
         """max over queries and the winning queries, [B, G, T] each: by one kernel on a GPU, else block by block."""
-        if block is None and has_fused_kernel(features.k_BTi):
-            from indexmem.eviction.streaming_kernel import fused_causal_max  # needs Triton
+        if block is None and can_run(features.q_BSGHi, features.k_BTi):
+            from indexmem.kernels.indexer_max import indexer_max  # needs Triton
 
-            activation = self.shape.activation
-            return fused_causal_max(features.q_BSGHi, features.k_BTi, features.alpha_BSGH, lengths_B, activation)
+            # RMSNorm bounds q and k by sqrt(d_i): far within the range of 16-bit floats.
+            q_BSGHi, k_BTi = (x.to(products or x.dtype) for x in (features.q_BSGHi, features.k_BTi))
+            return indexer_max(q_BSGHi, k_BTi, features.alpha_BSGH, lengths_B, self.shape.activation)
         rows = lambda start, stop: self.score_rows(features, start, stop)  # noqa: E731
         return causal_max(rows, lengths_B, self.shape.rows, block)
 
@@ -136,18 +149,21 @@ class Indexer(nn.Module):
         z_BGTH = ACTIVATIONS[self.shape.activation](torch.einsum("bgthi,bti->bgth", q_BGTHi, features.k_BTi))
         return (alpha_BGTH * z_BGTH).sum(-1)
 
-    def forward(self, hidden_BLD: Tensor, query_pre_BQLd: Tensor, lengths_B: Tensor) -> Tensor:
-        return self.importance(self.features(hidden_BLD, query_pre_BQLd), lengths_B)
+    def forward(
+        self, hidden_BLD: Tensor, query_pre_BQLd: Tensor, lengths_B: Tensor, products: torch.dtype | None = None
+    ) -> Tensor:
+        return self.importance(self.features(hidden_BLD, query_pre_BQLd), lengths_B, products=products)
 
 
-class IndexerStack(nn.ModuleList):
+class IndexerStack(LayerStack[IndexerShape]):
     """The indexers of a backbone: one for each layer, or one at the first of every `share_every` layers."""
+
+    SHAPE = IndexerShape
 
     def __init__(self, shape: IndexerShape, geometry: Geometry) -> None:
         owners = range(0, geometry.layers, shape.share_every)
-        super().__init__(Indexer(shape, geometry.hidden_size, geometry.attention_width) for _ in owners)
-        self.shape = shape
-        self.geometry = geometry
+        indexers = (Indexer(shape, geometry.hidden_size, geometry.attention_width) for _ in owners)
+        super().__init__(shape, geometry, indexers)
 
     def owned_by(self, layer: int) -> Indexer | None:
         """The indexer that runs in this layer; None where the scores of the layer before are used again."""
@@ -157,11 +173,4 @@ class IndexerStack(nn.ModuleList):
     @classmethod
     def load(cls, folder: str | Path) -> IndexerStack:
         """The trained indexers of a checkpoint folder (fp32, on CPU)."""
-        shape, geometry, state = load_module(folder, NAME)
-        indexers = cls(IndexerShape(**shape), geometry)
-        indexers.load_state_dict(state)
-        return indexers
-
-    @property
-    def parameter_count(self) -> int:
-        return sum(p.numel() for p in self.parameters())
+        return cls.restore(folder, NAME)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from indexmem.eviction.checkpoint import load_module
+from indexmem.eviction.stack import LayerStack
 from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
 
@@ -52,13 +52,13 @@ class RetentionHead(nn.Module):
         return scores_BLH.transpose(1, 2)
 
 
-class LocretStack(nn.ModuleList):
+class LocretStack(LayerStack[LocretShape]):
     """The retention heads of a backbone, one for each layer."""
 
+    SHAPE = LocretShape
+
     def __init__(self, shape: LocretShape, geometry: Geometry) -> None:
-        super().__init__(RetentionHead(shape, geometry) for _ in range(geometry.layers))
-        self.shape = shape
-        self.geometry = geometry
+        super().__init__(shape, geometry, (RetentionHead(shape, geometry) for _ in range(geometry.layers)))
 
     def predict(self, tap: LayerTap) -> Tensor:
         """Importance [B, H, L] that the tapped layer's head gives to each token."""
@@ -68,11 +68,4 @@ class LocretStack(nn.ModuleList):
     @classmethod
     def load(cls, folder: str | Path) -> LocretStack:
         """The trained heads of a checkpoint folder (fp32, on CPU). Raises UserError when it holds none."""
-        shape, geometry, state = load_module(folder, NAME)
-        heads = cls(LocretShape(**shape), geometry)
-        heads.load_state_dict(state)
-        return heads
-
-    @property
-    def parameter_count(self) -> int:
-        return sum(p.numel() for p in self.parameters())
+        return cls.restore(folder, NAME)

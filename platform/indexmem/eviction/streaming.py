@@ -6,7 +6,6 @@ Shapes: B batch, G score rows (1, or KV heads), S queries, T keys; here S = T = 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -46,8 +45,3 @@ def causal_max(
         best_BGT[..., :stop] = torch.where(better_BGT, values_BGT, best_BGT[..., :stop])
         winner_BGT[..., :stop] = torch.where(better_BGT, rows_BGT + start, winner_BGT[..., :stop])
     return best_BGT, winner_BGT
-
-
-def has_fused_kernel(key_BTi: Tensor) -> bool:
-    """Whether `streaming_kernel` can score these keys: on a CUDA device, fp32 or bf16, with Triton installed."""
-    return key_BTi.is_cuda and key_BTi.dtype in (torch.float32, torch.bfloat16) and find_spec("triton") is not None

@@ -37,6 +37,10 @@ class Trainee(nn.Module):
     def layer_loss(self, tap: LayerTap, lengths_B: Tensor, step: StepContext) -> Tensor:
         """Scalar loss of one layer, with gradients to this layer's weights only. Called in layer order."""
 
+    def goes_on(self, layer: int) -> bool:
+        """Whether a later layer's loss builds on what this layer's loss was computed from."""
+        return False
+
     def starts_at(self) -> int:
         """First step that trains this module."""
         return 0

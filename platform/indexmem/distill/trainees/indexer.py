@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from indexmem.config.schema import Experiment
+from indexmem.config.schema import Experiment, TargetConfig
 from indexmem.distill.losses import importance_kl
 from indexmem.distill.targets import pooled_target, target_scale
 from indexmem.distill.trainees.base import StepContext, Trainee
@@ -21,6 +21,8 @@ class IndexerTrainee(Trainee):
         super().__init__()
         self.indexers = IndexerStack(IndexerShape.of(experiment.indexer, geometry), geometry)
         self.target = experiment.target
+        products = getattr(torch, experiment.distill.score_products)
+        self._products = None if products == torch.float32 else products
         self._shared_BGT: Tensor | None = None  # importance that the layers of a sharing group are taught together
 
     @property
@@ -36,10 +38,22 @@ class IndexerTrainee(Trainee):
             rows=self.indexers.shape.rows,
             scale=target_scale(self.target, tap.scaling, width),
             config=self.target,
+            lse_BQL=_row_lse(tap, self.target),
         )
         with torch.enable_grad():
             indexer = self.indexers.owned_by(tap.layer)
             if indexer is not None:
-                self._shared_BGT = indexer(tap.hidden_BLD, tap.query_pre_BQLd, lengths_B)
+                self._shared_BGT = indexer(tap.hidden_BLD, tap.query_pre_BQLd, lengths_B, self._products)
             assert self._shared_BGT is not None, "layers are visited in order"
             return importance_kl(target_BGT, self._shared_BGT, lengths_B, self.target.sinks).mean()
+
+    def goes_on(self, layer: int) -> bool:
+        last = layer + 1 == self.indexers.geometry.layers
+        return not last and self.indexers.owned_by(layer + 1) is None
+
+
+def _row_lse(tap: LayerTap, target: TargetConfig) -> Tensor | None:
+    """What attention knows of the teacher's rows [B, Q, L], if they are at attention's own scale."""
+    if target.source == "logits" or target.scale != "head" or tap.attended is None:
+        return None
+    return tap.attended[1]

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from torch import nn
-
-from indexmem.eviction.checkpoint import load_module
 from indexmem.eviction.memory.base import LatentMemory, MemoryShape
 from indexmem.eviction.memory.maps import LinearMemory, PositiveMemory
 from indexmem.eviction.memory.slots import SlotMemory
+from indexmem.eviction.stack import LayerStack
 from indexmem.models.geometry import Geometry
 
 KINDS: Mapping[str, type[LatentMemory]] = MappingProxyType(
@@ -24,25 +22,18 @@ def module_name(base: str) -> str:
     return f"memory-{base}"
 
 
-class MemoryStack(nn.ModuleList):
+class MemoryStack(LayerStack[MemoryShape]):
     """One memory for each layer of a backbone."""
 
+    SHAPE = MemoryShape
+
     def __init__(self, shape: MemoryShape, geometry: Geometry) -> None:
-        super().__init__(KINDS[shape.features](shape, geometry) for _ in range(geometry.layers))
-        self.shape = shape
-        self.geometry = geometry
+        super().__init__(shape, geometry, (KINDS[shape.features](shape, geometry) for _ in range(geometry.layers)))
 
     @classmethod
     def load(cls, folder: str | Path, base: str) -> MemoryStack:
         """The memory of a checkpoint folder that was trained for `base` (fp32, on CPU)."""
-        shape, geometry, state = load_module(folder, module_name(base))
-        memories = cls(MemoryShape(**shape), geometry)
-        memories.load_state_dict(state)
-        return memories
-
-    @property
-    def parameter_count(self) -> int:
-        return sum(p.numel() for p in self.parameters())
+        return cls.restore(folder, module_name(base))
 
     @property
     def state_bytes(self) -> int:

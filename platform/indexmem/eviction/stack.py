@@ -1,0 +1,45 @@
+"""Trained modules of a backbone's layers, as one thing that a checkpoint holds under a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+from torch import nn
+
+from indexmem.eviction.checkpoint import load_module
+from indexmem.models.geometry import Geometry
+
+
+class Shape(Protocol):
+    """Sizes and choices from which the modules are built."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the checkpoint's config holds: the keywords that make an equal shape."""
+
+
+ShapeT = TypeVar("ShapeT", bound=Shape)
+
+
+class LayerStack(nn.ModuleList, Generic[ShapeT]):
+    """Modules in layer order. A subclass is made of (shape, geometry), and its `SHAPE` is the shape's class."""
+
+    SHAPE: ClassVar[type[Any]]
+
+    def __init__(self, shape: ShapeT, geometry: Geometry, layers: Iterable[nn.Module]) -> None:
+        super().__init__(layers)
+        self.shape = shape
+        self.geometry = geometry
+
+    @classmethod
+    def restore(cls, folder: str | Path, name: str) -> Self:
+        """The stack stored as `name` in a checkpoint folder (fp32, on CPU). Raises UserError when there is none."""
+        shape, geometry, state = load_module(folder, name)
+        stack = cls(cls.SHAPE(**shape), geometry)  # type: ignore[call-arg]
+        stack.load_state_dict(state)
+        return stack
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(p.numel() for p in self.parameters())

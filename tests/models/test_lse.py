@@ -1,0 +1,62 @@
+"""Attention that gives its log-sum-exp away, and the layer that then does not attend a second time."""
+
+import pytest
+import torch
+from tiny_models import tiny_config
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM
+
+from indexmem.models import attention
+from indexmem.models.attention import ATTENTION_NAME, register_attention, tapping, unrotate
+from indexmem.models.lse import attend_with_lse
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dim", [16, 128])
+def test_output_and_log_sum_exp_are_those_of_causal_attention(device, dim):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    torch.manual_seed(0)
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    query, key, value = (torch.randn(2, 70, heads, dim, device=device).to(dtype).transpose(1, 2) for heads in (4, 2, 2))
+    found = attend_with_lse(query, key, value, 0.3)
+    assert found is not None
+    expected = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.3, enable_gqa=True)
+    torch.testing.assert_close(found[0], expected.transpose(1, 2))
+    logits = 0.3 * query.double() @ key.double().repeat_interleave(2, 1).transpose(-1, -2)
+    exact = logits.masked_fill(torch.ones(70, 70, device=device).triu(1).bool(), -torch.inf).logsumexp(-1)
+    assert found[1].dtype == torch.float32
+    torch.testing.assert_close(found[1].double(), exact, atol=1e-3, rtol=1e-3)
+
+
+def test_a_layer_goes_on_with_the_output_that_its_visitor_asked_for(monkeypatch):
+    register_attention()
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(tiny_config("llama"), attn_implementation=ATTENTION_NAME).eval()
+    ids = torch.randint(0, 50, (2, 20))
+    attended = []
+    plain = attention.sdpa_attention_forward
+    monkeypatch.setattr(attention, "sdpa_attention_forward", lambda *args: attended.append(args) or plain(*args))
+
+    @torch.no_grad()
+    def run(visit) -> torch.Tensor:
+        with tapping(model, visit) as kwargs:
+            return model(ids, use_cache=False, **kwargs).logits
+
+    expected = run(lambda tap: None)
+    assert len(attended) == model.config.num_hidden_layers
+    torch.testing.assert_close(run(lambda tap: tap.attended), expected)
+    assert len(attended) == model.config.num_hidden_layers, "no layer attended twice"
+
+
+def test_rotation_is_undone_in_spans_that_change_nothing(monkeypatch):
+    torch.manual_seed(0)
+    x, angle = torch.randn(2, 25, 3, 8).transpose(1, 2), torch.rand(1, 25, 3).repeat(1, 1, 2)
+    whole = unrotate(x, angle.cos(), angle.sin())
+    monkeypatch.setattr(attention, "UNROTATED_TOKENS", 7)
+    assert torch.equal(unrotate(x, angle.cos(), angle.sin()), whole)
+    assert whole.stride() == x.stride() and torch.equal(whole[..., 6:], x[..., 6:])
+    first, second = whole[..., :3], whole[..., 3:6]
+    cos, sin = angle.cos()[:, None, :, :3], angle.sin()[:, None, :, :3]
+    again = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+    torch.testing.assert_close(again, x[..., :6])
