@@ -1,11 +1,18 @@
 """One grid three ways: kvpress' pipeline in a loop, our engine cell by cell, our engine with everything shared.
 
-    python tests/bench/grid.py --out grid.json [--samples 2 --length 2048 --device cuda]
-    python tests/bench/grid.py --out grid.json --geometry llama-8b --length 16384 --dtype bfloat16 --device cuda
+    python tests/bench/grid.py --out grid.json [--samples 2 --length 2048 --ways shared kvpress]
 
-All three run the same model object, methods, ratios, samples and greedy limits. The model is loaded once for each of
-them (kvpress' own evaluation loads it again for every cell, which is not counted here). `llama-8b` is the geometry of
-Llama-3.1-8B with seeded random weights and SmolLM2's vocabulary: speed does not depend on values, scores mean nothing.
+On a GPU, the small model and then the seeded 8B geometry, the latter with `--length 4096` and with `--length 16384`:
+
+    METHODS="snapkv tova keydiff knorm expected_attention streaming_llm lagkv cur leverage adakv"
+    python tests/bench/grid.py --out smol.json --device cuda --dtype bfloat16 --length 4096 --methods $METHODS
+    python tests/bench/grid.py --out 8b.json --device cuda --dtype bfloat16 --length 4096 --new 32 --methods $METHODS \
+        --geometry llama-8b
+
+All three ways run the same model object, methods, ratios, samples and greedy limits; the shared one comes first, and
+after each the file holds what is known: a run cut short keeps it. A way that fails is reported, and the others run. The
+model is loaded once for each way (kvpress' own evaluation loads it again for every cell, which is not counted here).
+`llama-8b` is the geometry of Llama-3.1-8B with seeded random weights and SmolLM2's vocabulary.
 """
 
 from __future__ import annotations
@@ -17,13 +24,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import kvpress
 import psutil
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, pipeline
+from seeded_backbone import seeded_backbone  # beside this file
+from transformers import pipeline
 
 from indexmem.benchmarks.base import BuildContext
 from indexmem.benchmarks.registry import get_benchmark
@@ -34,44 +42,26 @@ from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.cells import Cell, Task
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
-from indexmem.models.attention import ATTENTION_NAME, register_attention
+from indexmem.models.attention import ATTENTION_NAME
 from indexmem.models.backbone import Backbone, load_backbone, load_tokenizer
-from indexmem.models.geometry import Geometry
 from indexmem.models.prompt import PromptFormat, encode
 from indexmem.models.texts import load_texts
 
 # Ours -> kvpress'. PyramidKV crashes there when a question has several tokens; random has no seed there.
-PRESSES: dict[str, Callable[[float], Any]] = {
-    "snapkv": lambda ratio: kvpress.SnapKVPress(ratio),
-    "tova": lambda ratio: kvpress.TOVAPress(ratio),
-    "keydiff": lambda ratio: kvpress.KeyDiffPress(ratio),
-    "knorm": lambda ratio: kvpress.KnormPress(ratio),
-    "expected_attention": lambda ratio: kvpress.ExpectedAttentionPress(ratio),
-    "streaming_llm": lambda ratio: kvpress.StreamingLLMPress(ratio),
-    "lagkv": lambda ratio: kvpress.LagKVPress(ratio),
-    "cur": lambda ratio: kvpress.CURPress(ratio),
-    "leverage": lambda ratio: kvpress.LeverageScorePress(ratio),
-    "adakv": lambda ratio: kvpress.AdaKVPress(kvpress.SnapKVPress(ratio)),
+PRESSES = {
+    "snapkv": "SnapKVPress",
+    "tova": "TOVAPress",
+    "keydiff": "KeyDiffPress",
+    "knorm": "KnormPress",
+    "expected_attention": "ExpectedAttentionPress",
+    "streaming_llm": "StreamingLLMPress",
+    "lagkv": "LagKVPress",
+    "cur": "CURPress",
+    "leverage": "LeverageScorePress",
+    "adakv": "AdaKVPress",  # around SnapKVPress
 }
+WAYS = ("shared", "cells", "kvpress")  # the long one last, so that a run cut short still shows ours
 PROVENANCE = {"git_commit": "bench", "versions": {}, "host": "bench"}
-
-
-def big_backbone(name: str, dtype: torch.dtype, device: str) -> Backbone:
-    """Llama-3.1-8B's sizes, weights drawn on the device."""
-    assert name == "llama-8b", name
-    register_attention()
-    tokenizer = load_tokenizer(ModelConfig())
-    config = AutoConfig.for_model(
-        "llama",
-        **{"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32},
-        **{"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072, "vocab_size": 49152},
-        **{"rope_theta": 500000.0, "bos_token_id": 1, "eos_token_id": 2},
-    )
-    torch.manual_seed(0)
-    with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME, dtype=dtype)
-    model.generation_config.eos_token_id = 2
-    return Backbone(model.eval().requires_grad_(False), tokenizer, Geometry.of(config), name)
 
 
 @contextmanager
@@ -92,20 +82,31 @@ def peak_memory(device: torch.device) -> Iterator[list[float]]:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    yield peak
-    done.set()
-    watcher.join()
+    try:
+        yield peak
+    finally:
+        done.set()
+        watcher.join()
+
+
+def press_of(method: str, ratio: float) -> Any:
+    import kvpress
+
+    press = getattr(kvpress, PRESSES[method])
+    return press(kvpress.SnapKVPress(ratio)) if method == "adakv" else press(ratio)
 
 
 def by_kvpress(backbone: Backbone, tasks: Sequence[Task]) -> dict[tuple[str, str], str]:
     """Every cell by kvpress' own pipeline."""
     model = backbone.model
+    import kvpress  # noqa: F401  # registers the pipeline
+
     pipe = pipeline("kv-press-text-generation", model=model, tokenizer=backbone.tokenizer)
     texts = {}
     for task in tasks:
         sample = task.sample
         for cell in task.cells:
-            press = PRESSES[cell.method.name](cell.budget.ratio)
+            press = press_of(cell.method.name, cell.budget.ratio)
             texts[sample.id, cell.id] = pipe(
                 sample.context,
                 question=sample.question,
@@ -219,10 +220,12 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch-gib", type=float, help="memory of a decode batch; default: the engine's choice")
-    parser.add_argument("--ways", nargs="+", default=["kvpress", "cells", "shared"])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     arguments = parser.parse_args()
     if arguments.geometry:
-        backbone = big_backbone(arguments.geometry, getattr(torch, arguments.dtype), arguments.device)
+        backbone = seeded_backbone(
+            arguments.geometry, getattr(torch, arguments.dtype), arguments.device, load_tokenizer(ModelConfig())
+        )
     else:
         backbone = load_backbone(ModelConfig(id=arguments.model, dtype=arguments.dtype, device=arguments.device))
     limit = None if arguments.batch_gib is None else int(arguments.batch_gib * 2**30)
@@ -246,36 +249,46 @@ def main() -> None:
     on_gpu = backbone.device.type == "cuda"
     result["device"] = torch.cuda.get_device_name() if on_gpu else f"cpu, {torch.get_num_threads()} threads"
     texts: dict[str, dict] = {}
-    for way in reversed(arguments.ways):  # the long one last, so that a run cut short still shows ours
-        rows: list = []
+    rows: list[dict] = []
+
+    def run(way: str, works: list[Task]) -> None:
+        nonlocal rows
         backbone.model.set_attn_implementation("sdpa" if way == "kvpress" else ATTENTION_NAME)
         by_kvpress(backbone, warm[way]) if way == "kvpress" else by_engine(evaluator, [warm[way]])
         with peak_memory(backbone.device) as peak:
             started = clock(backbone.device)
             if way == "kvpress":
-                texts[way] = by_kvpress(backbone, few)
+                texts[way] = by_kvpress(backbone, works)
             else:
-                texts[way], rows = by_engine(evaluator, single if way == "cells" else [tasks])
+                texts[way], rows = by_engine(evaluator, single if way == "cells" else [works])
             wall = clock(backbone.device) - started
         tokens = sum(len(encode(backbone.tokenizer, text)) for text in texts[way].values())
         result[way] = {
             "seconds": wall,
-            "samples": len(tasks) if way == "shared" else len(few),
-            "seconds_per_sample": wall / (len(tasks) if way == "shared" else len(few)),
-            "prefills": len(tasks) if way == "shared" else len(single),
+            "samples": len(works),
+            "seconds_per_sample": wall / len(works),
+            "prefills": len(works) if way == "shared" else len(single),
             "tokens_per_second": tokens / wall,
             "peak_GiB": peak[0],
         }
         if way == "shared":
             result[way]["stages"] = stages(rows, wall)
-            result["floor"] = floor(backbone, tasks, rows)
-        print(way, json.dumps(result[way]), flush=True)
+
+    def attempt(name: str, part: Callable[[], None]) -> None:
+        """A part that fails is reported and the others run; the file then holds all that is known."""
+        try:
+            part()
+        except Exception as reason:
+            result[name] = {"failed": f"{type(reason).__name__}: {reason}"[:500]}
         arguments.out.write_text(json.dumps(result, indent=1))
-    for other in [way for way in ("kvpress", "cells") if way in texts and "shared" in texts]:
-        compare(result, other, texts)
-    if "floor" in result:
-        print("floor", json.dumps(result["floor"]))
-    arguments.out.write_text(json.dumps(result, indent=1))
+        print(name, json.dumps(result[name]), flush=True)
+
+    for way in [way for way in WAYS if way in arguments.ways]:
+        attempt(way, partial(run, way, tasks if way == "shared" else few))
+        if way == "shared" and way in texts:
+            attempt("floor", lambda: result.update(floor=floor(backbone, tasks, rows)))
+        elif way in texts and "shared" in texts:
+            attempt(way, partial(compare, result, way, texts))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ class _Group:
     """Rows whose layer memory is the same module."""
 
     memory: LatentMemory
-    row_r: Tensor
+    rows: list[int]
+    row_r: Tensor  # the same on the device
     state: MemoryState
 
 
@@ -44,7 +45,7 @@ class RowMemories:
             for indices in members.values():
                 pairs = [memories[layer] for i in indices if (memories := rows[i].memories) is not None]
                 state = MemoryState.stack([state for _, state in pairs])
-                groups.append(_Group(pairs[0][0], torch.tensor(indices, device=device), state))
+                groups.append(_Group(pairs[0][0], indices, torch.tensor(indices, device=device), state))
             self._groups.append(groups)
         self._residuals: dict[int, Tensor] = {}  # layer -> what its output projection is to be followed by
 
@@ -75,11 +76,12 @@ class RowMemories:
     def write(self, layer: int, row: int, evicted: Callable[[LatentMemory], Evicted]) -> None:
         """Fold what a row evicts in a layer (batch 1) into its state; a row without memory forgets it."""
         for group in self._groups[layer]:
-            where = (group.row_r == row).nonzero().squeeze(1)
-            if len(where):
-                grown = group.memory.write(group.state.select(where), evicted(group.memory))
+            if row in group.rows:
+                place = group.rows.index(row)
+                own = {name: tensor[place : place + 1].clone() for name, tensor in group.state.tensors.items()}
+                grown = group.memory.write(MemoryState(own), evicted(group.memory))
                 for name, tensor in group.state.tensors.items():
-                    tensor[where] = grown.tensors[name]
+                    tensor[place : place + 1] = grown.tensors[name]
 
     def select(self, rows: Tensor) -> None:
         """Keep only these rows of the batch, renumbered in their order."""
@@ -87,6 +89,7 @@ class RowMemories:
             for group in groups:
                 where = (group.row_r[:, None] == rows[None]).nonzero()
                 group.state, group.row_r = group.state.select(where[:, 0]), where[:, 1]
+                group.rows = group.row_r.tolist()
             groups[:] = [group for group in groups if len(group.row_r)]
 
     @contextmanager

@@ -99,7 +99,8 @@ class Recompression:
         over_budget = bool((self.cache.lengths() > self._budget).any())
         if over_budget or self.cache.free_columns < min(remaining, self.config.decode_every):
             self.cache.repack(partial(self._choose, self._scorers()))
-            self._next_position = [int(layers[0][0, -1]) + 1 for layers in self._position_HT]
+            newest_R = torch.stack([layers[0][0, -1] for layers in self._position_HT])
+            self._next_position = [newest + 1 for newest in newest_R.tolist()]  # a GPU is waited for once
         for group in self._groups:
             group.scorer.end_compression()
 

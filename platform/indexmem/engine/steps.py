@@ -54,9 +54,9 @@ class Steps:
         """Feed each row's last token at its position; `remaining` steps at most will follow in all."""
         if not self._capturable:
             return self._feed_one(token_R, position_R)
-        shape = (len(token_R), self._cache.reach_after(1))
+        shape = (len(token_R), self._cache.opened.reach_after(1))
         if self._graph is not None and shape == self._shape:
-            self._cache.filled += 1  # on the host; the graph advances what lies on the device
+            self._cache.opened.replayed()
             self._graph.replay()
         elif shape == self._last_shape and remaining >= WORTH_CAPTURING:
             self._capture(token_R, position_R)
