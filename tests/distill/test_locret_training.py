@@ -150,7 +150,7 @@ def test_it_learns_to_rank_windows_it_has_not_seen(tmp_path, monkeypatch):
     assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
 
     heldout = WindowStream([" ".join(SENTENCES[150:])], tiny_tokenizer(), length=96, seed=1)
-    ids = torch.cat([ids for step in islice(heldout.steps(2), 4) for ids, _ in step])
+    ids = torch.cat([batch.ids_BL for step in islice(heldout.steps(2), 4) for batch in step.micro_batches])
     trained = LocretStack.load(tmp_path / "run" / "step-00000200")
     correlation, found = agreement(trained, backbone, ids)
     torch.manual_seed(5)

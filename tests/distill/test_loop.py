@@ -1,7 +1,7 @@
 """The training loop without Ray: it learns, it resumes exactly, it stops at nonsense."""
 
+import shutil
 from dataclasses import dataclass, field
-from itertools import islice
 
 import pytest
 import torch
@@ -10,9 +10,9 @@ from tiny_tokenizers import TEXT, tiny_tokenizer
 
 from indexmem.config.load import validate, with_overrides
 from indexmem.config.schema import ScheduleConfig
-from indexmem.distill.data import WindowStream
+from indexmem.distill.data import MicroBatch, Step, WindowStream
 from indexmem.distill.history import History
-from indexmem.distill.loop import LocalContext, distill
+from indexmem.distill.loop import STATE, LocalContext, distill
 from indexmem.distill.schedule import learning_rate
 from indexmem.eviction.indexer import IndexerStack
 
@@ -55,7 +55,9 @@ def test_loss_falls(spec, tmp_path):
     assert sum(losses[-10:]) < 0.6 * sum(losses[:10])
 
 
-def test_a_killed_run_ends_in_the_same_weights(spec, tmp_path):
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_killed_run_ends_in_the_same_weights(spec, tmp_path, packing):
+    spec = with_overrides(spec, [f"distill.packing={packing}"])
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     history = History(tmp_path / "h1", span=10)
     distill(spec, LocalContext(whole), history, tiny_backbone())
@@ -68,6 +70,21 @@ def test_a_killed_run_ends_in_the_same_weights(spec, tmp_path):
         assert torch.equal(tensor, expected[name]), name
     assert [r["step"] for r in resumed.read()] == list(range(30))
     assert [r["loss"] for r in resumed.read()] == [r["loss"] for r in history.read()]
+    assert [r["padding"] for r in resumed.read()] == [r["padding"] for r in history.read()]
+
+
+def test_a_run_of_a_version_without_positions_goes_on_with_the_same_data(spec, tmp_path):
+    history = History(tmp_path / "h")
+    with pytest.raises(KeyboardInterrupt):
+        distill(spec, KilledAt(tmp_path / "run", step=20), history, tiny_backbone())
+    path = tmp_path / "run" / "step-00000010" / STATE
+    state = torch.load(path, weights_only=True)
+    torch.save({name: value for name, value in state.items() if name != "position"}, path)
+    shutil.rmtree(tmp_path / "run" / "step-00000020")
+    before = [row["loss"] for row in history.read()]
+    with pytest.raises(KeyboardInterrupt):
+        distill(spec, KilledAt(tmp_path / "run", step=20), history, tiny_backbone())
+    assert [row["loss"] for row in history.read()] == before
 
 
 @dataclass(frozen=True)
@@ -98,8 +115,9 @@ def test_a_stopped_run_has_a_checkpoint_of_its_last_step_and_ends_in_the_same_we
 def test_micro_batches_add_up_to_the_step_of_one_large_batch(spec, tmp_path, monkeypatch):
     """Windows of one length: the mean over them is the mean over micro-batches."""
     windows = torch.randint(4, 200, (6, 4, 32), generator=torch.Generator().manual_seed(0))
-    one = [[(step, torch.full((4,), 32))] for step in windows]
-    four = [[(row[None], torch.tensor([32])) for row in step] for step in windows]
+    start = next(WindowStream([TEXT], tiny_tokenizer(), length=32, seed=0).steps(1)).position
+    one = [Step([MicroBatch(step, torch.full((4,), 32))], start) for step in windows]
+    four = [Step([MicroBatch(row[None], torch.tensor([32])) for row in step], start) for step in windows]
     short = ["distill.schedule.stable=3", "distill.schedule.decay=1", "distill.workers=1", "distill.length=32"]
     results = []
     for name, steps, accumulate in (("one", one, 1), ("four", four, 4)):
@@ -131,48 +149,10 @@ def test_a_gradient_that_is_not_finite_stops_before_it_is_applied(spec, tmp_path
 def test_a_loss_that_is_not_finite_stops_with_step_and_layer(spec, tmp_path, monkeypatch):
     backbone = tiny_backbone()
     monkeypatch.setattr(
-        "indexmem.distill.trainees.indexer.importance_kl", lambda *a: torch.full((2,), float("nan"), requires_grad=True)
+        "indexmem.distill.trainees.indexer.importance_kl", lambda _, importance_BGT, *a: importance_BGT * float("nan")
     )
     with pytest.raises(RuntimeError, match=r"loss of 'indexer' is not finite at step 0 in layers \[0, 1, 2\]"):
         distill(spec, LocalContext(tmp_path / "run"), History(tmp_path / "h"), backbone)
-
-
-def test_ranks_share_the_stream_without_overlap_and_resume_in_place():
-    stream = WindowStream([TEXT], tiny_tokenizer(), length=50, seed=3)
-
-    def take(count, **where):
-        steps = islice(stream.steps(2, per_step=3, **where), count)
-        return [[ids.tolist() for ids, _ in step] for step in steps]
-
-    whole = take(4)
-    assert [len(step) for step in whole] == [3, 3, 3, 3]
-    for world in (2, 3):
-        ranks = [take(4, rank=rank, world=world) for rank in range(world)]
-        for rank, mine in enumerate(ranks):
-            assert mine == [step[rank::world] for step in whole]
-    assert take(2, rank=1, world=2, start=2) == [step[1::2] for step in whole[2:]]
-
-
-def test_windows_of_a_micro_batch_are_of_similar_length():
-    texts = [" ".join(TEXT.split()[:count]) for count in range(30, 160, 2)]
-    stream = WindowStream(texts, tiny_tokenizer(), length=128, seed=0)
-    padded = {}
-    for size in (1, 8):
-        steps = islice(stream.steps(size), 320 // size)
-        batches = [(ids.numel(), int(lengths.sum())) for step in steps for ids, lengths in step]
-        padded[size] = 1 - sum(real for _, real in batches) / sum(all_ for all_, _ in batches)
-    assert padded[1] == 0
-    assert padded[8] < 0.05, "mixed at random, about a quarter would be padding"
-
-
-def test_windows_never_mix_documents_and_short_texts_are_refused():
-    stream = WindowStream(["aaaa " * 100, "bbbb " * 100], tiny_tokenizer(), length=80, seed=0)
-    for ids, lengths in (batch for step in islice(stream.steps(4), 10) for batch in step):
-        for row, length in zip(ids, lengths):
-            text = tiny_tokenizer().decode(row[:length])
-            assert not ("a" in text and "b" in text)
-    with pytest.raises(ValueError, match="nothing to train on"):
-        next(WindowStream(["short"], tiny_tokenizer(), length=80, seed=0).steps(1))
 
 
 def test_schedules():

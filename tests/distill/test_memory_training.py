@@ -6,6 +6,7 @@ from tiny_models import tiny_backbone
 from tiny_tokenizers import TEXT
 
 from indexmem.config.load import validate
+from indexmem.config.schema import IndexerConfig
 from indexmem.distill.history import History
 from indexmem.distill.loop import LocalContext, distill
 from indexmem.distill.trainees.base import StepContext
@@ -89,6 +90,28 @@ def test_padding_plays_no_part_in_the_loss(tmp_path):
         return torch.stack(losses)
 
     torch.testing.assert_close(loss(padded, 120), loss(ids[:, :120], 120), atol=1e-5, rtol=1e-5)
+
+
+def test_shared_scores_serve_windows_of_several_lengths_side_by_side(tmp_path):
+    """Layers that use the scores of the layer before, on a batch of two lengths: as each window alone."""
+    backbone = tiny_backbone()
+    # Not slots, whose metric follows all that it has seen.
+    spec = make_spec(tmp_path, DESIGNS["positive, joint"])
+    spec = spec.model_copy(update={"indexer": IndexerConfig(share_every=2)})
+    _, memory = make_trainees(spec, backbone.geometry)
+    ids, lengths = torch.randint(2, 500, (2, 160)), torch.tensor([160, 120])
+
+    def losses(ids, lengths):
+        found = []
+        with (
+            torch.no_grad(),
+            tapping(backbone.model, lambda tap: found.append(memory.layer_loss(tap, lengths, StepContext(0, 0)))) as kw,
+        ):
+            backbone.model.get_decoder()(ids, use_cache=False, **kw)
+        return torch.stack(found)
+
+    alone = [losses(ids[[row], :length], lengths[[row]]) for row, length in enumerate(lengths)]
+    torch.testing.assert_close(losses(ids, lengths), sum(alone) / 2)
 
 
 def test_the_second_stage_starts_when_told_and_other_bases_train_too(tmp_path):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from indexmem.config.spec import content_hash
+from indexmem.config.text import TextConfig
 from indexmem.errors import UserError
-from indexmem.models.texts import BUILTIN_TEXTS, documents, is_heldout, load_texts, text_fingerprint
+from indexmem.models import text_files
+from indexmem.models.texts import BUILTIN_TEXTS, documents, fingerprint, is_heldout, load_texts, read_documents
 
 
 def words(texts: list[str]) -> int:
@@ -41,10 +45,10 @@ def test_king_james_has_its_books_in_order_and_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "fingerprint"), [("essays-heldout", "ab39453eba8b181b"), ("king-james", "f330ac2143e4ec0f")]
+    ("name", "expected"), [("essays-heldout", "ab39453eba8b181b"), ("king-james", "f330ac2143e4ec0f")]
 )
-def test_built_in_texts_are_the_same_everywhere(name: str, fingerprint: str) -> None:
-    assert text_fingerprint(name) == fingerprint
+def test_built_in_texts_are_the_same_everywhere(name: str, expected: str) -> None:
+    assert fingerprint(documents(name)) == expected == content_hash(documents(name))
 
 
 def test_files_of_every_kind(tmp_path: Path) -> None:
@@ -60,12 +64,49 @@ def test_files_of_every_kind(tmp_path: Path) -> None:
     assert load_texts(names) == ["# title", "one", "two\n"]
 
 
-def test_the_fingerprint_follows_content_not_place(tmp_path: Path) -> None:
-    one, two, other = tmp_path / "one.txt", tmp_path / "two.jsonl", tmp_path / "other.txt"
-    one.write_text("same\n")
-    two.write_text('{"text": "same\\n"}\n')
-    other.write_text("other\n")
-    assert text_fingerprint(str(one)) == text_fingerprint(str(two)) != text_fingerprint(str(other))
+@given(texts=st.lists(st.text()))
+def test_the_fingerprint_is_the_hash_of_the_list(texts: list[str]) -> None:
+    assert fingerprint(iter(texts)) == content_hash(texts)
+
+
+def test_compressed_files_are_read_like_plain_ones(tmp_path: Path) -> None:
+    rows = "\ufeff" + "".join(json.dumps({"text": f"número {number}"}) + "\r\n" for number in range(5000))
+    content = rows.encode()
+    (tmp_path / "a.jsonl").write_bytes(content)
+    half = len(content) // 2
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(content[:half]) + gzip.compress(content[half:]))
+    (tmp_path / "c.JSONL.ZST").write_bytes(pa.compress(content, codec="zstd", asbytes=True))
+    (tmp_path / "d.txt.gz").write_bytes(gzip.compress(b"one\r\ntext"))
+    plain, gz, zst = (documents(str(tmp_path / name)) for name in ("a.jsonl", "b.jsonl.gz", "c.JSONL.ZST"))
+    assert plain == gz == zst == [f"número {number}" for number in range(5000)]
+    assert documents(str(tmp_path / "d.txt.gz")) == ["one\ntext"]
+
+
+def test_the_column_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "no", "body": "yes"}\n')
+    pq.write_table(pa.table({"text": ["no"], "body": ["yes, too"]}), tmp_path / "b.parquet")
+    assert list(read_documents(TextConfig(name=str(tmp_path), column="body"))) == ["yes", "yes, too"]
+    with pytest.raises(UserError, match=r'Expected {"title": "..."}'):
+        list(read_documents(TextConfig(name=str(tmp_path), column="title")))
+    with pytest.raises(UserError, match=r"no column 'title'; columns: \['text', 'body'\]. Name one: distill.texts="):
+        list(read_documents(TextConfig(name=str(tmp_path / "b.parquet"), column="title")))
+
+
+def test_a_long_text_is_cut_at_ends_of_lines_and_nothing_is_lost(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(text_files, "PIECE", 1000)
+    text = "".join(f"line {number} with words\r\n" for number in range(300))
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    pieces = documents(str(tmp_path / "a.txt"))
+    assert "".join(pieces) == text.replace("\r\n", "\n")
+    assert len(pieces) > 5 and all(piece.endswith("words\n") and len(piece) < 1030 for piece in pieces)
+
+
+def test_documents_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\nnot JSON\n')
+    reading = read_documents(TextConfig(name=str(tmp_path)))
+    assert [next(reading), next(reading)] == ["one", "two"]
+    with pytest.raises(UserError, match=r"a\.jsonl:3 is not JSON"):
+        next(reading)
 
 
 @given(texts=st.lists(st.text(st.characters(exclude_characters="\r")).filter(str.strip), min_size=1))
@@ -79,13 +120,16 @@ def test_nothing_but_line_ends_is_changed(tmp_path_factory: pytest.TempPathFacto
     ("name", "content", "message"),
     [
         ("a.pdf", b"%PDF", r"a\.pdf.*Expected a file that ends in \.txt, \.md, \.jsonl, \.parquet"),
-        ("a.txt", b"\xff\xfe", r"a\.txt' is not UTF-8 \(byte 0\)"),
+        ("a.txt", b"\xff\xfe", r"a\.txt' is not UTF-8: invalid start byte"),
         ("a.txt", b" \n", r"holds no text"),
         ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a\.jsonl:2 is not JSON"),
         ("a.jsonl", b'{"body": "x"}\n', r"a\.jsonl:1 has no text.*got .*body"),
         ("a.jsonl", b'["x"]\n', r"a\.jsonl:1 has no text"),
         ("a.jsonl", b'{"text": 3}\n', r"a\.jsonl:1 has no text"),
         ("a.parquet", b"PAR1", r"a\.parquet' cannot be read as parquet"),
+        ("a.jsonl.gz", b"PAR1", r"a\.jsonl\.gz' cannot be read as jsonl: zlib"),
+        ("a.jsonl.zst", pa.compress(b"{}", codec="zstd", asbytes=True)[:-1], r"cannot be read as jsonl: Trunc"),
+        ("a.parquet.gz", b"PAR1", r"Expected a file that ends in"),
     ],
 )
 def test_unreadable_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:

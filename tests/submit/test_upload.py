@@ -30,7 +30,7 @@ def test_the_job_reads_the_spec_that_was_checked_and_files_of_equal_content(fold
     upload.write(there)
     monkeypatch.chdir(there)
     arrived = load("spec.yaml")
-    (corpus, name), haystack = arrived.distill.texts, arrived.grid.haystack
+    (corpus, name), haystack = map(str, arrived.distill.texts), arrived.grid.haystack
     assert name == "king-james"
     assert corpus.startswith(f"{there}/files/")
     assert Path(corpus, "a.txt").read_text() == "a text"
@@ -40,6 +40,12 @@ def test_the_job_reads_the_spec_that_was_checked_and_files_of_equal_content(fold
     for section, settings in back.items():
         merged[section] |= settings
     assert merged == experiment.model_dump(mode="json")
+
+
+def test_texts_with_settings_travel_too(folder):
+    upload = plan_upload(load("child.yaml", ["distill.texts=[{name: book.txt, column: body}]"]), send_files=True)
+    (text,) = upload.spec["distill"]["texts"]
+    assert text["column"] == "body" and upload.files[text["name"]] == folder / "book.txt"
 
 
 def test_files_can_stay_where_the_nodes_have_them(folder):

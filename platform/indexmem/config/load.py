@@ -120,6 +120,8 @@ def _with_absolute_paths(raw: Mapping[str, Any]) -> dict[str, Any]:
     def absolute(value: Any) -> Any:
         if isinstance(value, list):
             return [absolute(item) for item in value]
+        if isinstance(value, Mapping):
+            return {name: absolute(item) if name == "name" else item for name, item in value.items()}
         exists = isinstance(value, str) and value and Path(value).expanduser().exists()
         return str(Path(value).expanduser().absolute()) if exists else value
 

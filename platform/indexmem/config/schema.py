@@ -12,8 +12,11 @@ from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from indexmem.config.budget import Budget
 from indexmem.config.decoding import DecodingConfig
+from indexmem.config.pretrain import PretrainConfig
+from indexmem.config.schedule import ScheduleConfig
 from indexmem.config.section import Section
 from indexmem.config.sweep import SweepConfig
+from indexmem.config.text import TextConfig
 
 BudgetSetting = Annotated[Budget, PlainValidator(Budget.parse), PlainSerializer(str)]
 Ratio = Annotated[float, Field(ge=0.0, lt=1.0, description="fraction of the KV cache that is evicted, in [0, 1)")]
@@ -83,31 +86,11 @@ class TargetConfig(Section):
     sinks: Annotated[int, Field(ge=0)] = Field(4, description="leading tokens left out of the loss")
 
 
-class ScheduleConfig(Section):
-    """Warmup-stable-decay (WSD) or constant learning rate, in optimizer steps."""
-
-    kind: Literal["wsd", "constant"] = "wsd"
-    warmup: Annotated[int, Field(ge=0)] = 100
-    stable: Annotated[int, Field(ge=0)] = 2000
-    decay: Annotated[int, Field(ge=0)] = 2000
-    peak_lr: Annotated[float, Field(gt=0)] = 1e-3
-    final_lr: Annotated[float, Field(gt=0)] = 7.5e-6
-
-    @property
-    def steps(self) -> int:
-        return self.warmup + self.stable + (self.decay if self.kind == "wsd" else 0)
-
-    @model_validator(mode="after")
-    def _at_least_one_step(self) -> ScheduleConfig:
-        if self.steps < 1:
-            raise ValueError("warmup + stable + decay must be at least 1 step")
-        return self
-
-
 class DistillConfig(Section):
-    texts: tuple[str, ...] = Field(("essays-train", "king-james"), description="built-in texts, files or folders")
+    texts: tuple[TextConfig, ...] = TextConfig.named("essays-train", "king-james")
     length: PositiveInt = Field(2048, description="tokens per training sequence")
     batch_size: PositiveInt = Field(1, description="sequences per worker and step")
+    packing: bool = Field(False, description="fill a row of `batch_size` x `length` tokens with windows, no padding")
     accumulate: PositiveInt = Field(1, description="micro-batches of `batch_size` per worker and step")
     workers: PositiveInt = Field(2, description="DDP processes; one GPU each when `use_gpu`")
     min_workers: PositiveInt | None = Field(
@@ -127,6 +110,9 @@ class DistillConfig(Section):
     max_failures: Annotated[int, Field(ge=0)] = Field(3, description="worker-group restarts before the run fails")
     modules: tuple[Literal["indexer", "memory", "locret"], ...] = Field(("indexer",), description="what is trained")
     joint_from: Annotated[int, Field(ge=0)] = Field(0, description="step at which memories join (second stage)")
+    score_products: Literal["float32", "float16", "bfloat16"] = Field(
+        "float32", description="on GPUs, of the search for each key's best query; its score is computed in float32"
+    )
     query_tokens: PositiveInt = Field(128, description="tokens at a window's end that query what was evicted before")
     evict_ratios: tuple[Ratio, Ratio] = Field((0.5, 0.9), description="each step draws its ratio from this range")
     seed: int = 0
@@ -292,5 +278,6 @@ class Experiment(Section):
     eviction: EvictionConfig = EvictionConfig()
     grid: GridConfig = GridConfig()
     sweep: SweepConfig = SweepConfig()
+    pretrain: PretrainConfig = PretrainConfig()
     tracking: TrackingConfig = TrackingConfig()
     run: RunConfig = RunConfig()

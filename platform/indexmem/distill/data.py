@@ -1,9 +1,12 @@
 """Documents -> an endless, deterministic stream of token windows.
 
 Windows never mix documents: a document is cut into windows, and what is left of it at the end is a shorter window.
-Windows of a micro-batch are of similar length, so that little of it is padding. The stream depends on (documents,
-tokenizer, length, seed, micro-batch size) alone: a run resumed at a step, or on another number of workers, sees exactly
-the windows that it would have seen.
+Windows of a micro-batch are of similar length: padded to the longest, or packed into one row without padding. The
+stream depends on (documents, tokenizer, length, seed, micro-batch size, packing) alone. Where it is after a step is a
+`Position` of a few kilobytes: a run resumed there, on any number of workers, sees exactly the windows that it would
+have seen, and only documents with windows in the buffer are tokenised again. Every rank reads the whole stream and
+takes its share, which needs no exchange and costs each rank the tokenising of all (a core does a million tokens a
+second or more).
 """
 
 from __future__ import annotations
@@ -11,18 +14,52 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from indexmem.distill.packing import first_fit, nearest
+from indexmem.errors import UserError
 from indexmem.models.prompt import encode
 
 SHUFFLE_BUFFER = 256  # windows mixed at a time, so that neighbours in a batch come from different documents
 MIN_WINDOW = 64  # shorter remainders hold too few keys to rank
+MOST_BLOCKS = 2**20  # what is shuffled: documents, or in larger corpora blocks of neighbours, which bounds the memory
 
-MicroBatch = tuple[Tensor, Tensor]  # right-padded ids [B, longest], lengths [B]
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Windows: right-padded rows [B, longest], or packed one after the other into a row [1, tokens]."""
+
+    ids_BL: Tensor
+    lengths_D: Tensor  # of the windows; padded, D = B
+    packed: bool = False
+
+    @property
+    def padding(self) -> float:
+        """Share of padding in the padded batch; packing spares the backbone this."""
+        return 1 - int(self.lengths_D.sum()) / (len(self.lengths_D) * int(self.lengths_D.max()))
+
+
+@dataclass(frozen=True)
+class Position:
+    """What a stream needs to go on: plain values, for a checkpoint."""
+
+    epoch: tuple[Any, ...]  # state of the random numbers before the epoch's order was drawn
+    now: tuple[Any, ...]  # their state now
+    document: int  # place in the epoch's order of the document that is being cut
+    begin: int  # token at which its next window begins
+    buffer: tuple[tuple[int, int], ...]  # document and first token of each window in the buffer
+
+
+@dataclass(frozen=True)
+class Step:
+    """A rank's micro-batches of an optimizer step, and where the stream is after it."""
+
+    micro_batches: list[MicroBatch]
+    position: Position
 
 
 @dataclass(frozen=True)
@@ -31,48 +68,123 @@ class WindowStream:
     tokenizer: PreTrainedTokenizerBase
     length: int
     seed: int
+    packing: bool = False
 
     def steps(
-        self, size: int, per_step: int = 1, rank: int = 0, world: int = 1, start: int = 0
-    ) -> Iterator[list[MicroBatch]]:
-        """Optimizer steps from `start` on: this rank's part of the `per_step` micro-batches of `size` windows each.
+        self, size: int, per_step: int = 1, rank: int = 0, world: int = 1, position: Position | None = None
+    ) -> Iterator[Step]:
+        """Optimizer steps from `position` on, by default from the first: this rank's part of `per_step` micro-batches.
 
-        Rank r of a world of w takes numbers r, r + w, ...; all ranks together take each once.
+        A micro-batch is `size` windows, or packed a row of up to `size` x `length` tokens. Rank r of a world of w takes
+        numbers r, r + w, ... of each step; all ranks together take each once.
         """
         assert 0 <= rank < world <= per_step, "each rank needs a micro-batch of every step"
-        numbered = islice(self._micro_batches(size), start * per_step, None)
-        while step := list(islice(numbered, per_step)):
-            yield [_padded(windows) for windows in step[rank::world]]
-
-    def _micro_batches(self, size: int) -> Iterator[list[list[int]]]:
-        """One window at random and those of the buffer that are nearest to it in length."""
-        rng = random.Random(self.seed)
-        buffer: list[list[int]] = []
-        for window in self._windows(rng):
-            buffer.append(window)
-            if len(buffer) < max(SHUFFLE_BUFFER, size):
-                continue
-            length = len(chosen := buffer.pop(rng.randrange(len(buffer))))
-            nearest = sorted(range(len(buffer)), key=lambda place: abs(len(buffer[place]) - length))[: size - 1]
-            others = [buffer.pop(place) for place in sorted(nearest, reverse=True)]
-            yield [chosen, *others]
-
-    def _windows(self, rng: random.Random) -> Iterator[list[int]]:
-        """Windows of up to `length` tokens, document by document; a new order each epoch.
-
-        Documents are tokenised as they come, so a short run reads only what it needs of a large corpus.
-        """
+        reader = _Reader(self, position)
         while True:
-            found = False
-            for index in rng.sample(range(len(self.documents)), len(self.documents)):
-                ids = encode(self.tokenizer, self.documents[index])
-                for begin in range(0, len(ids), self.length):
-                    window = ids[begin : begin + self.length]
-                    if len(window) >= min(MIN_WINDOW, self.length):
-                        found = True
-                        yield window
-            if not found:
-                raise ValueError(f"no document has {min(MIN_WINDOW, self.length)} tokens; nothing to train on")
+            step = [self._choose(reader, size) for _ in range(per_step)]
+            make = _packed if self.packing else _padded
+            yield Step([make(windows) for windows in step[rank::world]], reader.position())
+
+    @property
+    def least(self) -> int:
+        """Tokens of the shortest window."""
+        return min(MIN_WINDOW, self.length)
+
+    def tokens(self, document: int) -> list[int]:
+        return encode(self.tokenizer, self.documents[document])
+
+    def check(self) -> None:
+        """Raise UserError when no document is long enough; reads until one is."""
+        # A token has at least a byte, so most short documents need no tokenising.
+        long_enough = (n for n in range(len(self.documents)) if len(self.documents[n].encode()) >= self.least)
+        if not any(len(self.tokens(number)) >= self.least for number in long_enough):
+            raise UserError(
+                f"No document of distill.texts has {self.least} tokens; there is nothing to train on. "
+                "Join short lines into longer documents."
+            )
+
+    def _choose(self, reader: _Reader, size: int) -> list[list[int]]:
+        """One window of the buffer at random and those that are nearest to it in length."""
+        room = size * self.length
+        reader.fill(max(SHUFFLE_BUFFER, size), tokens=2 * room if self.packing else 0)
+        chosen = reader.take(reader.random.randrange(len(reader.buffer)))
+        lengths = [len(window.ids) for window in reader.buffer]
+        if self.packing:
+            places = first_fit(lengths, len(chosen.ids), room - len(chosen.ids))
+        else:
+            places = nearest(lengths, len(chosen.ids), size - 1)
+        return [chosen.ids, *(reader.take(place).ids for place in sorted(places, reverse=True))]
+
+
+@dataclass(frozen=True)
+class _Window:
+    document: int
+    begin: int
+    ids: list[int]
+
+
+class _Reader:
+    """Cuts documents into a buffer of windows, epoch by epoch, each in a new order.
+
+    Documents are tokenised as they come, so a short run reads only what it needs of a large corpus.
+    """
+
+    def __init__(self, stream: WindowStream, position: Position | None) -> None:
+        self.stream = stream
+        self.random = random.Random(stream.seed)
+        self.buffer: list[_Window] = []
+        self._begin_epoch()
+        if position is not None:
+            self._restore(position)
+
+    def fill(self, windows: int, tokens: int) -> None:
+        """Read on until the buffer holds so many windows and tokens."""
+        held = sum(len(window.ids) for window in self.buffer)
+        while len(self.buffer) < windows or held < tokens:
+            self.buffer.append(window := self._next())
+            held += len(window.ids)
+
+    def take(self, place: int) -> _Window:
+        return self.buffer.pop(place)
+
+    def position(self) -> Position:
+        """Where to go on after what has been taken."""
+        buffer = tuple((window.document, window.begin) for window in self.buffer)
+        return Position(self._epoch, self.random.getstate(), self._place, self._begin, buffer)
+
+    def _restore(self, position: Position) -> None:
+        self.random.setstate(position.epoch)
+        self._begin_epoch()
+        self.random.setstate(position.now)
+        self._place, self._begin, self._found = position.document, position.begin, True
+        tokens = {document: self.stream.tokens(document) for document in {document for document, _ in position.buffer}}
+        for document, begin in position.buffer:
+            self.buffer.append(_Window(document, begin, tokens[document][begin : begin + self.stream.length]))
+
+    def _begin_epoch(self) -> None:
+        self._epoch = self.random.getstate()
+        self._block = -(-len(self.stream.documents) // MOST_BLOCKS)  # documents of one
+        count = -(-len(self.stream.documents) // self._block)
+        self._order = self.random.sample(range(count), count)
+        self._place, self._begin, self._found = 0, 0, False
+        self._ids: list[int] | None = None  # of the document at the place
+
+    def _next(self) -> _Window:
+        """The next window that is not too short."""
+        while True:
+            if self._place == len(self._order) * self._block:
+                assert self._found, "checked before: some document is long enough"
+                self._begin_epoch()
+            document = self._order[self._place // self._block] * self._block + self._place % self._block
+            if self._ids is None:
+                self._ids = self.stream.tokens(document) if document < len(self.stream.documents) else []
+            begin, ids = self._begin, self._ids[self._begin : self._begin + self.stream.length]
+            self._begin += self.stream.length
+            if self._begin >= len(self._ids):
+                self._place, self._begin, self._ids = self._place + 1, 0, None
+            if len(ids) >= self.stream.least:
+                self._found = True
+                return _Window(document, begin, ids)
 
 
 def _padded(windows: Sequence[list[int]]) -> MicroBatch:
@@ -80,4 +192,9 @@ def _padded(windows: Sequence[list[int]]) -> MicroBatch:
     ids = torch.zeros(len(windows), int(lengths.max()), dtype=torch.long)
     for row, window in enumerate(windows):
         ids[row, : len(window)] = torch.tensor(window)
-    return ids, lengths
+    return MicroBatch(ids, lengths)
+
+
+def _packed(windows: Sequence[list[int]]) -> MicroBatch:
+    row = torch.tensor([token for window in windows for token in window])
+    return MicroBatch(row[None], torch.tensor([len(window) for window in windows]), packed=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,15 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from indexmem.config.schema import Experiment
-from indexmem.distill.data import WindowStream
+from indexmem.distill.corpus import open_corpora
+from indexmem.distill.data import Position, WindowStream
 from indexmem.distill.history import History
 from indexmem.distill.module import DistillModule
+from indexmem.distill.prefetch import prefetched
 from indexmem.distill.schedule import learning_rate
 from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.eviction.checkpoint import load_module, save_modules
 from indexmem.models.backbone import Backbone, load_backbone
-from indexmem.models.texts import load_texts
 
 STATE = "state.pt"
 
@@ -108,57 +111,64 @@ def distill(experiment: Experiment, context: TrainContext, history: History, bac
         torch.optim.AdamW(t.parameters(), lr=config.schedule.peak_lr, weight_decay=config.weight_decay)
         for t in trainees
     ]
-    start = _resume(context.restore(), trainees, optimizers)
+    start, position = _resume(context.restore(), trainees, optimizers)
 
-    stream = WindowStream(load_texts(config.texts), backbone.tokenizer, config.length, config.seed)
+    documents = open_corpora(config.texts)
+    stream = WindowStream(documents, backbone.tokenizer, config.length, config.seed, config.packing)
     per_step = config.workers * config.accumulate
-    batches = stream.steps(config.batch_size, per_step, context.rank, context.world, start)
+    steps = stream.steps(config.batch_size, per_step, context.rank, context.world, position)
+    if position is None:  # a new run, or a checkpoint from before positions were kept
+        steps = islice(steps, start, None)
     pending: list[dict[str, Any]] = []
-    for step in range(start, config.schedule.steps):
-        began = time.perf_counter()
-        rate = learning_rate(config.schedule, step)
-        for optimizer in optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        micro_batches = next(batches)
-        share = context.world / per_step  # synchronising divides by the world
-        total_ML, tokens = torch.zeros(len(trainees), backbone.geometry.layers, device=backbone.device), 0
-        for number, micro_batch in enumerate(micro_batches, start=1):
-            ids_BL, lengths_B = (x.to(backbone.device) for x in micro_batch)
-            with nullcontext() if number == len(micro_batches) else context.accumulating(synchronised):
-                losses_ML = synchronised(ids_BL, lengths_B, StepContext(step, config.seed)) * share
-                losses_ML.sum().backward()  # modules and layers are independent: each sees its own loss's gradient
-            total_ML += losses_ML.detach()
-            tokens += int(lengths_B.sum())
-        # One all-reduce for both, so that all ranks stop after the same step.
-        stop = total_ML.new_tensor([float(context.stop_requested())])
-        averaged = context.mean(torch.cat((total_ML.flatten(), stop)))
-        losses_ML, stopping = averaged[:-1].view_as(total_ML), bool(averaged[-1] > 0)
-        _check_finite("loss", losses_ML, trainees, step)
-        norms = {}
-        for trainee, optimizer in zip(trainees, optimizers):
-            if trainee.starts_at() <= step:
-                norms[trainee.name] = _clip(trainee, config.grad_clip, step)
-                for group in optimizer.param_groups:
-                    group["lr"] = rate
-                optimizer.step()
-        for buffer in module.buffers():  # running statistics of the data
-            buffer.copy_(context.mean(buffer))
+    with prefetched(steps) as data:
+        for step in range(start, config.schedule.steps):
+            began = time.perf_counter()
+            rate = learning_rate(config.schedule, step)
+            for optimizer in optimizers:
+                optimizer.zero_grad(set_to_none=True)
+            batch = next(data)
+            share = context.world / per_step  # synchronising divides by the world
+            total_ML, tokens = torch.zeros(len(trainees), backbone.geometry.layers, device=backbone.device), 0
+            for number, micro_batch in enumerate(batch.micro_batches, start=1):
+                ids_BL, lengths_D = (x.to(backbone.device) for x in (micro_batch.ids_BL, micro_batch.lengths_D))
+                with nullcontext() if number == len(batch.micro_batches) else context.accumulating(synchronised):
+                    at = StepContext(step, config.seed)
+                    losses_ML = synchronised(ids_BL, lengths_D, at, micro_batch.packed) * share
+                    losses_ML.sum().backward()  # modules and layers are independent: each sees its own loss's gradient
+                total_ML += losses_ML.detach()
+                tokens += int(micro_batch.lengths_D.sum())
+            # One all-reduce for both, so that all ranks stop after the same step.
+            stop = total_ML.new_tensor([float(context.stop_requested())])
+            averaged = context.mean(torch.cat((total_ML.flatten(), stop)))
+            losses_ML, stopping = averaged[:-1].view_as(total_ML), bool(averaged[-1] > 0)
+            _check_finite("loss", losses_ML, trainees, step)
+            norms = {}
+            for trainee, optimizer in zip(trainees, optimizers):
+                if trainee.starts_at() <= step:
+                    norms[trainee.name] = _clip(trainee, config.grad_clip, step)
+                    for group in optimizer.param_groups:
+                        group["lr"] = rate
+                    optimizer.step()
+            for buffer in module.buffers():  # running statistics of the data
+                buffer.copy_(context.mean(buffer))
 
-        seconds = time.perf_counter() - began
-        row = {"step": step, "lr": rate, "tokens_per_second": tokens * context.world / seconds}
-        for trainee, losses_L in zip(trainees, losses_ML):
-            if trainee.name in norms:
-                row |= _named_metrics(trainee.name, losses_L, norms[trainee.name])
-        pending.append(row)
-        saving = stopping or step + 1 == config.schedule.steps or (step + 1) % config.checkpoint_every == 0
-        if context.rank == 0 and (saving or seconds > 0.5 or len(pending) >= 20):
-            history.write(pending)
-            pending = []
-        if saving:
-            folder = _save(context, trainees, optimizers, step + 1, experiment, row) if context.rank == 0 else None
-            context.checkpoint(folder, {"step": step + 1})
-        if stopping:
-            return
+            seconds = time.perf_counter() - began
+            row = {"step": step, "lr": rate, "tokens_per_second": tokens * context.world / seconds}
+            row["padding"] = statistics.fmean(micro_batch.padding for micro_batch in batch.micro_batches)
+            for trainee, losses_L in zip(trainees, losses_ML):
+                if trainee.name in norms:
+                    row |= _named_metrics(trainee.name, losses_L, norms[trainee.name])
+            pending.append(row)
+            saving = stopping or step + 1 == config.schedule.steps or (step + 1) % config.checkpoint_every == 0
+            if context.rank == 0 and (saving or seconds > 0.5 or len(pending) >= 20):
+                history.write(pending)
+                pending = []
+            if saving:
+                state = {"step": step + 1, "position": asdict(batch.position)}
+                folder = _save(context, trainees, optimizers, state, experiment, row) if context.rank == 0 else None
+                context.checkpoint(folder, {"step": step + 1})
+            if stopping:
+                return
 
 
 def _named_metrics(name: str, losses_L: Tensor, norm: float) -> dict[str, float]:
@@ -171,30 +181,33 @@ def _named_metrics(name: str, losses_L: Tensor, norm: float) -> dict[str, float]
     }
 
 
-def _resume(folder: Path | None, trainees: Sequence[Trainee], optimizers: Sequence[torch.optim.Optimizer]) -> int:
+def _resume(
+    folder: Path | None, trainees: Sequence[Trainee], optimizers: Sequence[torch.optim.Optimizer]
+) -> tuple[int, Position | None]:
+    """The step to go on with, and where its data begins."""
     if folder is None:
-        return 0
+        return 0, None
     state = torch.load(folder / STATE, weights_only=True)
     for trainee, optimizer in zip(trainees, optimizers):
         trainee.trained.load_state_dict(load_module(folder, trainee.name)[2])
         optimizer.load_state_dict(state["optimizers"][trainee.name])
-    return int(state["step"])
+    return int(state["step"]), Position(**state["position"]) if "position" in state else None
 
 
 def _save(
     context: TrainContext,
     trainees: Sequence[Trainee],
     optimizers: Sequence[torch.optim.Optimizer],
-    step: int,
+    state: dict[str, Any],
     experiment: Experiment,
     metrics: dict[str, Any],
 ) -> Path:
     folder = context.scratch()
     states = {trainee.name: optimizer.state_dict() for trainee, optimizer in zip(trainees, optimizers)}
-    torch.save({"step": step, "optimizers": states}, folder / STATE)
+    torch.save({**state, "optimizers": states}, folder / STATE)
     trained = {
         "backbone": experiment.model.id,
-        "step": step,
+        "step": state["step"],
         "metrics": metrics,
         "sequences_per_step": experiment.distill.sequences_per_step,
         **{section: getattr(experiment, section).model_dump(mode="json") for section in ("target", "distill")},

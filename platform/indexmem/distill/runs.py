@@ -13,14 +13,16 @@ from pathlib import Path
 
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import content_hash, run_root
+from indexmem.distill.corpus import open_corpus
 from indexmem.eviction.checkpoint import CONFIG
 from indexmem.models.backbone import fingerprint
-from indexmem.models.texts import text_fingerprint
 
 # Settings that change how fast or how safely training runs, not what it computes.
 OPERATIONAL = {
     *("use_gpu", "min_workers", "checkpoint_every", "keep_checkpoints", "checkpoint_storage", "max_failures"),
 }
+# Settings that came later: at these values a run keeps the name that it had without them.
+LATER = {"packing": False, "score_products": "float32"}
 STREAM_VERSION = 2  # of distill/data.py; raise when the same texts give other micro-batches
 
 
@@ -32,14 +34,15 @@ class DistillRun:
     @classmethod
     def of(cls, experiment: Experiment) -> DistillRun:
         """Raises UserError when model or texts cannot be found."""
+        shaping = experiment.distill.model_dump(mode="json", exclude=OPERATIONAL)
         identity = {
             "model": fingerprint(experiment.model),
             "indexer": experiment.indexer.model_dump(mode="json", exclude={"checkpoint"}),
             "memory": experiment.memory.model_dump(mode="json"),
             "target": experiment.target.model_dump(mode="json"),
-            "distill": experiment.distill.model_dump(mode="json", exclude=OPERATIONAL),
+            "distill": {key: value for key, value in shaping.items() if key not in LATER or value != LATER[key]},
             "stream": STREAM_VERSION,
-            "texts": [text_fingerprint(name) for name in experiment.distill.texts],
+            "texts": [open_corpus(text).fingerprint for text in experiment.distill.texts],
         }
         name = content_hash(identity)
         return cls(name, run_root(experiment) / "distill" / name)

@@ -1,10 +1,11 @@
 """The attention function that backbones run with, and the taps on it.
 
-Loaded with `attn_implementation="indexmem"`, a backbone behaves as with sdpa. Two keywords, passed through
+Loaded with `attn_implementation="indexmem"`, a backbone behaves as with sdpa. Three keywords, passed through
 `model(..., layer_tap=..., kv_view=...)` and so bound to one call and never to the model's modules, change that:
 
-- `layer_tap(tap)` is called in each layer with what attention sees, before attention runs;
-- `kv_view.attend(layer, query, key, value, scaling)` replaces attention (compressed, ragged caches).
+- `layer_tap(tap)` is called in each layer with what attention sees, before attention runs, and may return its output;
+- `kv_view.attend(layer, query, key, value, scaling)` replaces attention (compressed, ragged caches);
+- `documents` makes each row of tokens several documents that attend to themselves alone (models/packed.py).
 
 Only layers with full attention are tapped, and a tap numbers these alone; a model's other layers attend within a window
 and keep their cache (models/geometry.py).
@@ -26,9 +27,12 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from indexmem.models.geometry import FULL, attention_kinds
+from indexmem.models.lse import attend_with_lse
+from indexmem.models.packed import PackedDocuments
 from indexmem.models.window import window_attention
 
 ATTENTION_NAME = "indexmem"
+UNROTATED_TOKENS = 2**13  # at a time: 128 MiB an intermediate for 32 heads of 128
 
 RotaryEmbedding = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (x, position_ids [B, L]) -> cos, sin [B, L, r]
 
@@ -85,6 +89,14 @@ class LayerTap:
         ).prefix(tokens)
 
     @cached_property
+    def attended(self) -> tuple[Tensor, Tensor] | None:
+        """Causal attention's output [B, L, Q, d] and its rows' log-sum-exp [B, Q, L]; None where no kernel gives both.
+
+        The layer goes on with the output if it was asked for here, and does not attend again.
+        """
+        return attend_with_lse(self.query_BQLd, self.key_BHLd, self.value_BHLd, self.scaling)
+
+    @cached_property
     def query_pre_BQLd(self) -> Tensor:
         """Query before RoPE (after any q_norm), fp32: the rotation undone, so that it holds for every family."""
         return unrotate(self.query_BQLd, self.cos_BLr, self.sin_BLr)
@@ -100,13 +112,19 @@ def unrotate(x_BHLd: Tensor, cos_BLr: Tensor, sin_BLr: Tensor) -> Tensor:
 
     RoPE maps x to x cos + rot(x) sin with rot((a, b)) = (-b, a), i.e. a rotation scaled by s^2 = cos^2 + sin^2 (s is
     the attention scaling of long-context RoPE variants; 1 otherwise). Its inverse is (x cos - rot(x) sin) / s^2.
-    Dimensions beyond r (partial rotary) pass through.
+    Dimensions beyond r (partial rotary) pass through. Strides are those of x; intermediates are of a few tokens.
     """
-    cos, sin = cos_BLr.float().unsqueeze(1), sin_BLr.float().unsqueeze(1)
-    rotated, passed = x_BHLd.float().split([cos.shape[-1], x_BHLd.shape[-1] - cos.shape[-1]], dim=-1)
-    first, second = rotated.chunk(2, dim=-1)
-    turned = torch.cat((-second, first), dim=-1)
-    return torch.cat(((rotated * cos - turned * sin) / (cos.square() + sin.square()), passed), dim=-1)
+    out_BHLd = torch.empty_like(x_BHLd, dtype=torch.float32)
+    tokens, width = x_BHLd.shape[2], cos_BLr.shape[-1]
+    for start in range(0, tokens, UNROTATED_TOKENS):
+        span = slice(start, start + UNROTATED_TOKENS)
+        cos, sin = cos_BLr[:, None, span].float(), sin_BLr[:, None, span].float()
+        x = x_BHLd[:, :, span].float()
+        first, second = x[..., :width].chunk(2, dim=-1)
+        turned = torch.cat((-second, first), dim=-1)
+        out_BHLd[:, :, span, :width] = (x[..., :width] * cos - turned * sin) / (cos.square() + sin.square())
+        out_BHLd[:, :, span, width:] = x[..., width:]
+    return out_BHLd
 
 
 def indexmem_attention(
@@ -117,8 +135,9 @@ def indexmem_attention(
     attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
-    layer_tap: Callable[..., None] | None = None,
+    layer_tap: Callable[..., Tensor | None] | None = None,
     kv_view: KVView | None = None,
+    documents: PackedDocuments | None = None,
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
@@ -126,14 +145,20 @@ def indexmem_attention(
 
     Right padding needs no mask under causality.
     """
-    if layer_tap is not None:
-        layer_tap(module, query, key, value, scaling)
+    if documents is not None:
+        assert kv_view is None, "caches hold whole rows"
+        query, key, value = (documents.split(states, dim=2) for states in (query, key, value))
+    attended = None if layer_tap is None else layer_tap(module, query, key, value, scaling)
     if kv_view is not None:
         layer: int = module.layer_idx  # type: ignore[assignment]
         return kv_view.attend(layer, query, key, value, scaling), None
     if sliding_window is not None and sliding_window < key.shape[2]:
-        return window_attention(query, key, value, sliding_window, scaling), None
-    return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling)
+        output = window_attention(query, key, value, sliding_window, scaling)
+    elif attended is not None:
+        output = attended
+    else:
+        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling)
+    return output if documents is None else documents.join(output), None
 
 
 def register_attention() -> None:
@@ -172,12 +197,14 @@ def tapping(
     model: PreTrainedModel,
     visit: Callable[[LayerTap], None],
     see_window: Callable[[int, Tensor, Tensor], None] | None = None,
+    documents: PackedDocuments | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Visit every layer with full attention of the calls made inside.
 
     Yields the keywords to pass on: `with tapping(model, visit) as kwargs: model(ids, **kwargs)`. Query, key and value
     come from the attention function; hidden states and rotary tables from a pre-hook that is removed on exit.
     `see_window` gets the number (among all layers), keys and values [B, H, L, d] of each layer with a sliding window.
+    With `documents` the calls get a row of them, and all that is visited is the padded batch of the documents.
     """
     inputs: dict[str, Any] = {}
     rotary = rotary_of(model)
@@ -186,17 +213,24 @@ def tapping(
         inputs["hidden"] = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         inputs["rotary"] = kwargs["position_embeddings"]
 
-    def tap(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> None:
+    def tap(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor | None:
         layer = layer_number(module)
         if layer is not None:
-            cos, sin = inputs["rotary"]
-            visit(LayerTap(layer, module, inputs["hidden"], query, key, value, cos, sin, scaling, rotary))
-        elif see_window is not None:
+            hidden, (cos, sin) = inputs["hidden"], inputs["rotary"]
+            if documents is not None:
+                hidden, cos, sin = (documents.split(states) for states in (hidden, cos, sin))
+            seen = LayerTap(layer, module, hidden, query, key, value, cos, sin, scaling, rotary)
+            visit(seen)
+            attended: tuple[Tensor, Tensor] | None = vars(seen).get("attended")  # there if the visitor asked for it
+            return None if attended is None else attended[0]
+        if see_window is not None:
             see_window(int(module.layer_idx), key, value)  # type: ignore[arg-type]
+        return None
 
     handles = [module.register_forward_pre_hook(remember, with_kwargs=True) for module in attention_layers(model)]
     try:
-        yield {"layer_tap": tap}
+        packed = {} if documents is None else {"documents": documents, "position_ids": documents.position_ids}
+        yield {"layer_tap": tap, **packed}
     finally:
         for handle in handles:
             handle.remove()

@@ -7,13 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from indexmem.config.schema import ModelConfig
 from indexmem.errors import UserError
 from indexmem.models import assets
 from indexmem.models.attention import ATTENTION_NAME, register_attention
 from indexmem.models.geometry import Geometry
+from indexmem.models.shipped import check_shipped
 
 FINGERPRINT_BLOCKS = 64
 BLOCK_BYTES = 64 * 1024
@@ -55,11 +63,12 @@ def resolve(config: ModelConfig) -> str:
     if looks_like_path:
         raise UserError(
             f"Model path {path} does not exist. Give an existing folder, a hub id such as 'org/name', "
-            f"or a built-in model: {', '.join(sorted(assets.BUILTIN_MODELS))}."
+            f"or a built-in model: {', '.join(assets.model_names())}."
         )
+    check_shipped(config.id)
     if "/" not in config.id:
         raise UserError(
-            f"Unknown model '{config.id}'. Built-in models: {', '.join(sorted(assets.BUILTIN_MODELS))}; "
+            f"Unknown model '{config.id}'. Built-in models: {', '.join(assets.model_names())}; "
             "otherwise give a folder or a hub id such as 'org/name'."
         )
     return config.id
@@ -67,11 +76,29 @@ def resolve(config: ModelConfig) -> str:
 
 def inspect(config: ModelConfig) -> Geometry:
     """Geometry from the model's config.json alone: nothing is loaded. Raises UserError when it cannot be had."""
+    return Geometry.of(_read_config(config))
+
+
+def check_packing(config: ModelConfig, length: int) -> None:
+    """Raise UserError for a model whose positions in one document would depend on the others of a row.
+
+    With longrope the rotary tables of a whole call are those of long texts as soon as one document is longer than the
+    model was first trained for (Phi3).
+    """
+    text_config = _read_config(config).get_text_config()
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    longest = rope.get("original_max_position_embeddings")
+    if rope.get("rope_type") == "longrope" and longest is not None and length > longest:
+        raise UserError(
+            f"distill.packing: documents of more than {longest} tokens would change the positions of all others in "
+            f"their row ('{config.id}' has longrope). Use distill.length={longest} or less, or distill.packing=false."
+        )
+
+
+def _read_config(config: ModelConfig) -> PretrainedConfig:
     source = resolve(config)
     try:
-        return Geometry.of(
-            AutoConfig.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code)
-        )
+        return AutoConfig.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code)
     except OSError as error:
         raise UserError(f"Model '{config.id}' could not be read: {str(error).splitlines()[0]}") from None
 

@@ -1,4 +1,4 @@
-"""Text for distillation and for haystacks: built-in texts, files and folders, as lists of documents.
+"""Text for distillation and for haystacks: built-in texts, files, folders and data sets of the hub, as documents.
 
 A document is returned as it stands; only line ends become "\\n" and documents without any text are left out.
 """
@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from indexmem.config.spec import content_hash
+from indexmem.config.text import TextConfig
 from indexmem.errors import UserError
 from indexmem.models.assets import ESSAYS, KING_JAMES, read_members
-
-FIELDS = ("text", "context")
+from indexmem.models.hub_texts import read_hub
+from indexmem.models.text_files import EXPECTED, FIELDS, list_files, read_file
 
 
 def load_texts(names: Sequence[str]) -> list[str]:
@@ -28,26 +26,58 @@ def load_texts(names: Sequence[str]) -> list[str]:
     return [document for name in names for document in documents(name)]
 
 
-def text_fingerprint(name: str) -> str:
-    """Hash of the documents of `name`: equal content, equal fingerprint, wherever it lies. Errors as in `documents`."""
-    return content_hash(documents(name))
-
-
 def documents(name: str) -> list[str]:
     """The documents of a built-in text, else of the file or folder at the path `name`.
 
     Built-in: `essays` (Paul Graham, one document per essay), its disjoint parts `essays-train` and `essays-heldout`,
-    and `king-james` (one document per book). A .txt or .md file is one document; a .jsonl or .parquet file has one per
-    row, in the field `text` or else `context`. A folder is read with its subfolders, in the order of the paths.
+    and `king-james` (one document per book). Files are read as models/text_files.py says; the text of a row is in the
+    field `text`, else `context`. Errors as in `read_documents`.
+    """
+    return list(read_documents(TextConfig(name=name)))
+
+
+def read_documents(text: TextConfig) -> Iterator[str]:
+    """The documents of a text, read as they are asked for.
 
     Raises:
         UserError: there is no such text, a file cannot be read as what its extension says, or no text is in it.
     """
-    texts = BUILTIN_TEXTS[name]() if name in BUILTIN_TEXTS else _read_path(name)
-    texts = [_unix_line_ends(text) for text in texts if text.strip()]
-    if not texts:
-        raise UserError(f"'{name}' holds no text: every document in it is empty.")
-    return texts
+    empty = True
+    for document in _open(text):
+        if document.strip():
+            empty = False
+            yield _unix_line_ends(document)
+    if empty:
+        raise UserError(f"'{text}' holds no text: every document in it is empty.")
+
+
+def source(text: TextConfig) -> list[Any] | None:
+    """What tells without reading whether a text has changed: paths, sizes and times; settings if on the hub.
+
+    None for a text that is built in and never changes.
+
+    Raises UserError when there is no such text.
+    """
+    if text.hub is not None:
+        return [text.model_dump(mode="json")]
+    if text.name in BUILTIN_TEXTS:
+        return None
+    assert text.name is not None
+    stats = [(path, path.stat()) for path in _files(text.name)]
+    return [text.column, *([str(path.absolute()), stat.st_size, stat.st_mtime_ns] for path, stat in stats)]
+
+
+def fingerprint(texts: Iterable[str]) -> str:
+    """Hash of documents: equal content, equal fingerprint, wherever it lies.
+
+    It is `content_hash` of their list, made without the list.
+    """
+    digest, before = hashlib.sha256(b"["), b""
+    for document in texts:
+        digest.update(before + json.dumps(document).encode())
+        before = b","
+    digest.update(b"]")
+    return digest.hexdigest()[:16]
 
 
 def is_heldout(filename: str) -> bool:
@@ -82,71 +112,24 @@ BUILTIN_TEXTS: Mapping[str, Callable[[], list[str]]] = MappingProxyType(
 )
 
 
-def _read_path(name: str) -> list[str]:
-    path = Path(name).expanduser()
-    if path.is_file():
-        return _read_file(path)
-    if not path.is_dir():
+def _open(text: TextConfig) -> Iterable[str]:
+    fields = (text.column,) if text.column else FIELDS
+    if text.hub is not None:
+        return read_hub(text, fields)
+    assert text.name is not None
+    if text.name in BUILTIN_TEXTS:
+        return BUILTIN_TEXTS[text.name]()
+    return (document for path in _files(text.name) for document in read_file(path, fields))
+
+
+def _files(name: str) -> list[Path]:
+    if not Path(name).expanduser().exists():
         raise UserError(
-            f"No text '{name}'. Expected a built-in text ({', '.join(BUILTIN_TEXTS)}) "
-            f"or the path of a file or folder ({', '.join(READERS)})."
+            f"No text '{name}'. Expected a built-in text ({', '.join(BUILTIN_TEXTS)}), {EXPECTED}, "
+            "or a folder of such files."
         )
-    inside = sorted(file for file in path.rglob("*") if file.is_file())
-    files = [file for file in inside if not any(part.startswith(".") for part in file.relative_to(path).parts)]
-    if not files:
-        raise UserError(f"The folder '{name}' holds no files. Expected files that end in {', '.join(READERS)}.")
-    return [document for file in files for document in _read_file(file)]
-
-
-def _read_file(path: Path) -> list[str]:
-    if path.suffix.lower() not in READERS:
-        raise UserError(f"Cannot read text from '{path}'. Expected a file that ends in {', '.join(READERS)}.")
-    try:
-        return READERS[path.suffix.lower()](path)
-    except UnicodeDecodeError as error:
-        raise UserError(f"'{path}' is not UTF-8 (byte {error.start}). Save it as UTF-8.") from error
-
-
-def _read_plain(path: Path) -> list[str]:
-    return [path.read_text(encoding="utf-8-sig")]
-
-
-def _read_jsonl(path: Path) -> list[str]:
-    with open(path, encoding="utf-8-sig") as lines:
-        return [_json_text(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
-
-
-def _json_text(line: str, where: str) -> str:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where} is not JSON: {error}. Expected one object per line.") from error
-    fields = row if isinstance(row, dict) else {}
-    text = next((fields[name] for name in FIELDS if name in fields), None)
-    if not isinstance(text, str):
-        raise UserError(f'{where} has no text. Expected {{"text": "..."}} or {{"context": "..."}}, got {line[:80]!r}.')
-    return text
-
-
-def _read_parquet(path: Path) -> list[str]:
-    try:
-        columns = pq.read_schema(path).names
-        column = next((name for name in FIELDS if name in columns), None)
-        if column is None:
-            raise UserError(f"'{path}' has no column 'text' or 'context'; columns: {columns}.")
-        values = pq.read_table(path, columns=[column]).column(column).to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"'{path}' cannot be read as parquet: {error}") from error
-    texts = [value for value in values if value is not None]
-    if not all(isinstance(text, str) for text in texts):
-        raise UserError(f"Column '{column}' of '{path}' holds more than text. Expected strings.")
-    return texts
+    return list_files(name)
 
 
 def _unix_line_ends(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-READERS: Mapping[str, Callable[[Path], list[str]]] = MappingProxyType(
-    {".txt": _read_plain, ".md": _read_plain, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
-)

@@ -60,6 +60,8 @@ def plan_upload(experiment: Experiment, *, send_files: bool) -> Upload:
     def place(value: Any) -> Any:
         if isinstance(value, list):
             return [place(item) for item in value]
+        if isinstance(value, dict):
+            return {name: place(item) if name == "name" else item for name, item in value.items()}
         for source in _local_files(value):
             name = f"files/{_digest(source)}/{source.name}"
             files[name] = source
@@ -89,6 +91,7 @@ def check_size(sources: Iterable[Path], most: int = MOST_BYTES) -> int:
 def _local_files(value: Any) -> Iterator[Path]:
     """Files and folders among a setting's values; loading has made their paths absolute."""
     for item in value if isinstance(value, list) else [value]:
+        item = item.get("name") if isinstance(item, dict) else item  # of a text with settings
         if isinstance(item, str) and os.path.isabs(item) and os.path.exists(item):
             yield Path(item)
 

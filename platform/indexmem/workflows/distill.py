@@ -6,12 +6,13 @@ from signal import Signals
 
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
+from indexmem.distill.corpus import open_corpora
+from indexmem.distill.data import WindowStream
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import read_config
 from indexmem.live.view import LiveView
-from indexmem.models.backbone import inspect
-from indexmem.models.texts import load_texts
+from indexmem.models.backbone import check_packing, inspect, load_tokenizer
 from indexmem.runtime import check_resources, cluster, wait_for_nodes
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.workflows.terminal import PROGRESS_SECONDS, say
@@ -74,5 +75,8 @@ def check_distill(experiment: Experiment) -> DistillRun:
         )
     if not config.texts:
         raise UserError("distill.texts is empty. Example: distill.texts='[king-james]'")
-    load_texts(config.texts)
+    if config.packing:
+        check_packing(experiment.model, config.length)
+    documents = open_corpora(config.texts)
+    WindowStream(documents, load_tokenizer(experiment.model), config.length, config.seed).check()
     return DistillRun.of(experiment)

@@ -24,7 +24,10 @@ class IndexerScores(EvictionMethod):
     def __init__(self, indexers: IndexerStack) -> None:
         self.indexers = indexers
         self.per_head = indexers.shape.rows > 1
-        self._shared_BGL: Tensor | None = None  # scores that the next layers of a sharing group use again
+        # Scores that the next layers of a sharing group use again, by context length: training scores batches of
+        # several lengths side by side, layer by layer.
+        self._shared_BGL: dict[int, Tensor] = {}
+        self._written_at: int | None = None  # the layer whose scores they are, until another layer uses them
         self._keys_Li: dict[int, Tensor] = {}  # of the context scored last
 
     def score(self, tap: LayerTap) -> Tensor:
@@ -34,12 +37,17 @@ class IndexerScores(EvictionMethod):
             lengths_B = torch.full((batch,), length, device=tap.key_BHLd.device)
             with torch.no_grad():
                 features = indexer.features(tap.hidden_BLD, tap.query_pre_BQLd)
-                self._shared_BGL = indexer.importance(features, lengths_B)
+                importance_BGL = indexer.importance(features, lengths_B)
+            if tap.layer != self._written_at:
+                self._shared_BGL, self._written_at = {}, tap.layer
+            self._shared_BGL[length] = importance_BGL
             if tap.layer == 0:
                 self._keys_Li = {}  # not cleared in place: rows of the context before still hold it
             self._keys_Li[tap.layer] = features.k_BTi[0]
-        assert self._shared_BGL is not None, "layers are visited in order"
-        return self._shared_BGL.expand(batch, kv_heads, length)
+        else:
+            self._written_at = None
+        assert length in self._shared_BGL, "layers are visited in order"
+        return self._shared_BGL[length].expand(batch, kv_heads, length)
 
     def indexer_keys(self) -> Mapping[int, Tensor]:
         return self._keys_Li

@@ -1,0 +1,143 @@
+"""Corpora on disk: the same documents and run names as in memory, copied once, and any document at any time."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indexmem.config.load import load, validate
+from indexmem.config.spec import content_hash
+from indexmem.config.text import TextConfig
+from indexmem.distill import corpus
+from indexmem.distill.corpus import JoinedTexts, open_corpora, open_corpus
+from indexmem.distill.runs import DistillRun
+from indexmem.errors import UserError
+from indexmem.models.texts import documents
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("INDEXMEM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "texts"
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "texts").mkdir()
+    rows = [{"text": f"document {number} " * 20} for number in range(500)]
+    (tmp_path / "texts" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"text": " "}\n')
+    pq.write_table(pa.table({"text": ["á\r\nb", None], "body": ["one", "two"]}), tmp_path / "texts" / "b.parquet")
+    return tmp_path / "texts"
+
+
+def test_documents_and_fingerprint_are_those_of_the_list(folder, monkeypatch):
+    monkeypatch.setattr(corpus, "BATCH_CHARACTERS", 3000)
+    opened, expected = open_corpus(TextConfig(name=str(folder))), documents(str(folder))
+    assert len(expected) == 501 and list(opened.documents) == expected
+    assert opened.fingerprint == content_hash(expected)
+    assert [opened.documents[-1], *opened.documents[498:]] == [expected[-1], *expected[498:]]
+
+
+def test_a_text_is_read_once_until_it_changes(folder, cache, monkeypatch):
+    text = TextConfig(name=str(folder))
+    first = open_corpus(text)
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus, "read_documents", None)
+        assert open_corpus(text).fingerprint == first.fingerprint
+    (folder / "c.txt").write_text("more")
+    assert open_corpus(text).documents[-1] == "more"
+    stat = (folder / "c.txt").stat()
+    (folder / "c.txt").write_text("MORE")
+    os.utime(folder / "c.txt", ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    assert open_corpus(text).documents[-1] == "MORE"
+    assert open_corpus(TextConfig(name=str(folder / "b.parquet"), column="body")).documents[:] == ["one", "two"]
+    assert sorted(path.suffix for path in cache.iterdir()) == [""] * 4 + [".lock"] * 4
+
+
+def test_a_copy_that_was_interrupted_is_made_again(folder, cache, monkeypatch):
+    text = TextConfig(name=str(folder))
+
+    def interrupted(*_):
+        yield "one document"
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus, "read_documents", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            open_corpus(text)
+    assert [path.suffix for path in cache.iterdir()] == [".lock"]
+    assert len(open_corpus(text).documents) == 501
+
+
+def test_what_cannot_be_read_is_told_and_leaves_nothing(folder, cache):
+    (folder / "c.jsonl").write_text('{"text": "\\ud83d"}\n')
+    with pytest.raises(UserError, match="is not text: 'utf-8' codec can't encode"):
+        open_corpus(TextConfig(name=str(folder)))
+    (folder / "empty.txt").write_text(" ")
+    with pytest.raises(UserError, match="holds no text"):
+        open_corpus(TextConfig(name=str(folder / "empty.txt")))
+    assert {path.suffix for path in cache.iterdir()} == {".lock"}
+
+
+def test_built_in_texts_stay_in_memory(cache):
+    assert len(open_corpora(TextConfig.named("essays-train", "essays-heldout"))) == 49
+    assert not cache.exists()
+
+
+@given(st.lists(st.lists(st.text(max_size=3), min_size=1), min_size=1), st.data())
+def test_joined_texts_are_one_sequence(texts, data):
+    joined, flat = JoinedTexts(texts), [document for text in texts for document in text]
+    assert list(joined) == flat and len(joined) == len(flat)
+    number = data.draw(st.integers(-len(flat), len(flat) - 1))
+    assert joined[number] == flat[number] and joined[number:] == flat[number:]
+    with pytest.raises(IndexError):
+        joined[len(flat)]
+
+
+def test_a_data_set_of_the_hub_is_read_by_its_settings(folder):
+    """A folder instead of the hub, which no test can reach: `datasets` reads both."""
+    (folder / "b.parquet").unlink()
+    text = TextConfig(hub=str(folder), revision="abc")
+    assert open_corpus(text).documents[:3] == [f"document {number} " * 20 for number in range(3)]
+    with pytest.raises(UserError, match=r"has no text in body; columns: \['text'\]"):
+        open_corpus(TextConfig(hub=str(folder), revision="abc", column="body"))
+    with pytest.raises(UserError, match=f"'{folder}' cannot be read: .*test"):
+        open_corpus(TextConfig(hub=str(folder), revision="abc", split="test"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{nme: x}", r"unknown key 'distill.texts.0.nme'. Did you mean 'name'\?"),
+        ("{column: x}", "has a name or a hub id"),
+        ("{name: x, hub: y}", "has a name or a hub id"),
+        ("{hub: org/name}", r"name the commit.*revision: COMMIT"),
+        ("{name: x, split: test}", "are of data sets on the hub"),
+    ],
+)
+def test_mistakes_in_a_text(tmp_path, text, message):
+    (tmp_path / "spec.yaml").write_text(f"distill: {{texts: [{text}]}}")
+    with pytest.raises(UserError, match=message):
+        load(tmp_path / "spec.yaml")
+
+
+def test_paths_of_texts_with_settings_become_absolute(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    Path("spec.yaml").write_text("distill: {texts: [{name: b.parquet, column: body}, a.jsonl]}")
+    assert [text.name for text in load("spec.yaml").distill.texts] == [f"{folder}/b.parquet", f"{folder}/a.jsonl"]
+
+
+@pytest.mark.model
+def test_runs_keep_the_names_that_they_had():
+    """Known ids: finished trainings are found by them, and grids that use them."""
+    spec = validate({"distill": {"texts": ["essays-heldout"], "length": 64}}, "test")
+    assert DistillRun.of(spec).id == "14e0fdd107f3ee9c"
+    packed = validate({"distill": {"texts": ["essays-heldout"], "length": 64, "packing": True}}, "test")
+    assert DistillRun.of(packed).id != DistillRun.of(spec).id
