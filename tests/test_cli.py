@@ -118,7 +118,7 @@ def test_relative_paths_become_absolute_for_workers(folder, monkeypatch):
     monkeypatch.chdir(folder)
     spec = load("spec.yaml", ["model.id=model", "distill.texts=[text.txt, king-james]", "grid.haystack=./text.txt"])
     assert spec.model.id == str(folder / "model")
-    assert spec.distill.texts == (str(folder / "text.txt"), "king-james")
+    assert [str(text) for text in spec.distill.texts] == [str(folder / "text.txt"), "king-james"]
     assert spec.grid.haystack == str(folder / "text.txt")
 
 

@@ -12,11 +12,12 @@ import sys
 from collections.abc import Sequence
 
 from indexmem import __version__
-from indexmem.commands import assets, distill, evaluate, methods, nightly, report, submit, sweep, sync, ui
+from indexmem.commands import assets, distill, evaluate, methods, nightly, pretrain, report, submit, sweep, sync, ui
 from indexmem.errors import UserError
 
 COMMANDS = (
     distill,
+    pretrain,
     sweep,
     evaluate,
     report,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,28 @@ def draft_of(path: Path) -> Iterator[Path]:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def copy_of(source: Path, target: Path, leave_out: Sequence[str] = ()) -> Iterator[Path]:
+    """A copy of a folder, without names that match `leave_out`. After the block it takes the place of `target`.
+
+    When the block raises, `target` stays as it was.
+    """
+    draft = target.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+    try:
+        shutil.copytree(source, draft, ignore=shutil.ignore_patterns(*leave_out))
+        yield draft
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(draft, target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def copy_folder(source: Path, target: Path, leave_out: Sequence[str] = ()) -> None:
+    """`copy_of`, with nothing more to do to the copy."""
+    with copy_of(source, target, leave_out):
+        pass
 
 
 def write_whole(path: Path, content: str | Buffer, *, durable: bool = False) -> None:

@@ -1,12 +1,14 @@
 """Attention that gives its log-sum-exp away, and the layer that then does not attend a second time."""
 
+import math
+
 import pytest
 import torch
 from tiny_models import tiny_config
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
-from indexmem.models import attention
+from indexmem.models import attention, lse
 from indexmem.models.attention import ATTENTION_NAME, register_attention, tapping, unrotate
 from indexmem.models.lse import attend_with_lse
 
@@ -27,6 +29,26 @@ def test_output_and_log_sum_exp_are_those_of_causal_attention(device, dim):
     exact = logits.masked_fill(torch.ones(70, 70, device=device).triu(1).bool(), -torch.inf).logsumexp(-1)
     assert found[1].dtype == torch.float32
     torch.testing.assert_close(found[1].double(), exact, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("wrong", ["another base", "no such function"])
+def test_a_log_sum_exp_of_another_kind_is_not_used(monkeypatch, wrong):
+    plain = lse._attend
+
+    def attend(*args):
+        if wrong == "no such function":
+            raise RuntimeError("no kernel image")
+        output, sums = plain(*args)
+        return output, sums / math.log(2)
+
+    monkeypatch.setattr(lse, "_attend", attend)
+    lse._as_expected.cache_clear()
+    states = (torch.randn(1, 2, 9, 24) for _ in range(3))
+    try:
+        with pytest.warns(UserWarning, match="computed a second time"):
+            assert attend_with_lse(*states, 0.2) is None
+    finally:
+        lse._as_expected.cache_clear()
 
 
 def test_a_layer_goes_on_with_the_output_that_its_visitor_asked_for(monkeypatch):

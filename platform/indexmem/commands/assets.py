@@ -17,7 +17,7 @@ def add(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from indexmem.models import assets, texts
 
-    for name in assets.BUILTIN_MODELS:
+    for name in assets.model_names():
         print(f"{name}: {assets.ensure_model(name)}")
     for name in texts.BUILTIN_TEXTS:
         print(f"{name}: {len(texts.documents(name))} documents")

@@ -10,7 +10,7 @@ from indexmem.commands.spec_arguments import add_spec_arguments, load_spec
 if TYPE_CHECKING:
     from indexmem.commands.spec_arguments import Verbs
 
-VERBS = ("distill", "eval", "sweep", "report", "sync")
+VERBS = ("distill", "pretrain", "eval", "sweep", "report", "sync")
 TEXT = "run a verb as a job on a cluster; the job goes on when this machine leaves"
 
 

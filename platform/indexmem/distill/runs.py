@@ -6,8 +6,6 @@ new one.
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from indexmem.config.schema import Experiment
 from indexmem.config.spec import content_hash, run_root
 from indexmem.distill.corpus import open_corpus
 from indexmem.eviction.checkpoint import CONFIG
+from indexmem.files import copy_folder
 from indexmem.models.backbone import fingerprint
 
 # Settings that change how fast or how safely training runs, not what it computes.
@@ -62,7 +61,4 @@ class DistillRun:
 
     def finish(self, checkpoint: Path, leave_out: tuple[str, ...] = ()) -> None:
         """Publish a checkpoint as the run's result, atomically."""
-        staging = self.folder / f"final.{os.getpid()}.tmp"
-        shutil.rmtree(staging, ignore_errors=True)
-        shutil.copytree(checkpoint, staging, ignore=shutil.ignore_patterns(*leave_out))
-        os.replace(staging, self.final)
+        copy_folder(checkpoint, self.final, leave_out)

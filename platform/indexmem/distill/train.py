@@ -6,13 +6,11 @@ python jobs/distill.py sweeps/smoke.yaml
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import ray.train
 import torch
@@ -26,12 +24,10 @@ from indexmem.distill.history import History
 from indexmem.distill.loop import STATE, distill
 from indexmem.distill.metrics import TrainingMetrics
 from indexmem.distill.runs import DistillRun
+from indexmem.distill.watched import watched
 from indexmem.eviction.checkpoint import read_config
-from indexmem.signals import StopSignals
 
 PROGRESS_SECONDS = 2.0
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -100,8 +96,6 @@ def train(
     config = experiment.distill
     history = History(run.history, span=config.checkpoint_every)
     stop_file = run.folder / "stop"
-    run.folder.mkdir(parents=True, exist_ok=True)
-    stop_file.unlink(missing_ok=True)
     loop_config = {
         "experiment": experiment.model_dump(mode="json"),
         "history": str(run.history),
@@ -129,20 +123,13 @@ def train(
         metrics(rows)
         on_progress(rows)
 
-    with StopSignals() as signals:
-        fitting = _in_background(trainer.fit)
-        while not wait([fitting], timeout=poll_seconds).done:
-            if signals.received is not None:
-                stop_file.touch()
-            look()
-        result = fitting.result()
-    look()
+    result, stopped_by = watched(trainer.fit, stop_file, look, poll_seconds)
     assert result.checkpoint is not None, "a run that has ended has a checkpoint"
     with result.checkpoint.as_directory() as folder:
         # The history cannot tell: it may hold steps of an earlier start that came after its last checkpoint.
         if read_config(folder)["trained"]["step"] < config.schedule.steps:
-            assert signals.received is not None, "only a signal ends a run early"
-            return signals.received
+            assert stopped_by is not None, "only a signal ends a run early"
+            return stopped_by
         run.finish(Path(folder), leave_out=(STATE,))
     return None
 
@@ -152,17 +139,3 @@ def _workers(config: DistillConfig) -> int | tuple[int, int]:
     if config.min_workers is None or config.min_workers == config.workers:
         return config.workers
     return config.min_workers, config.workers
-
-
-def _in_background(call: Callable[[], T]) -> Future[T]:
-    """Ray Train takes SIGINT for itself when it is called in the main thread."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future

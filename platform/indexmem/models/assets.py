@@ -19,6 +19,7 @@ from types import MappingProxyType
 
 from indexmem.config.spec import home
 from indexmem.errors import UserError
+from indexmem.models.shipped import shipped_models
 from indexmem.models.staging import exclusive, publish, say, scratch
 
 
@@ -67,20 +68,29 @@ BUILTIN_MODELS: Mapping[str, BuiltinModel] = MappingProxyType(
 )
 
 
+def model_names() -> list[str]:
+    """The models that `ensure_model` provides, sorted."""
+    return sorted({*BUILTIN_MODELS, *shipped_models()})
+
+
 def is_builtin(name: str) -> bool:
     """Whether `name` is a model that `ensure_model` provides."""
-    return name in BUILTIN_MODELS
+    return name in BUILTIN_MODELS or name in shipped_models()
 
 
 def ensure_model(name: str) -> Path:
-    """Folder of a built-in model in Hugging Face layout; fetched, converted to fp32 and verified on first use.
+    """Folder of a built-in model in Hugging Face layout.
+
+    One that this package carries is there; another one is fetched, converted to fp32 and verified on first use.
 
     Raises:
         UserError: no such built-in model, or its archive cannot be had (see `ensure_archive`).
         AssertionError: the converted model fails `verify_model`; nothing is kept.
     """
     if not is_builtin(name):
-        raise UserError(f"No built-in model '{name}'. Built-in models: {', '.join(sorted(BUILTIN_MODELS))}.")
+        raise UserError(f"No built-in model '{name}'. Built-in models: {', '.join(model_names())}.")
+    if name in shipped_models():
+        return shipped_models()[name]
     model = BUILTIN_MODELS[name]
     folder = _assets() / "models" / f"{name}-{model.archive.sha256[:8]}"
     if folder.is_dir():

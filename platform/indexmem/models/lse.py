@@ -5,9 +5,15 @@ Shapes: B batch, Q query heads, H KV heads, L tokens, d head_dim.
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
+
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
+
+PROBE_TOKENS, PROBE_HEADS = 64, 2
+TOLERANCE = 1e-2  # of a probe's log-sum-exp, about 5: far above what rounding does, far below another convention
 
 
 def attend_with_lse(
@@ -15,17 +21,47 @@ def attend_with_lse(
 ) -> tuple[Tensor, Tensor] | None:
     """Output [B, L, Q, d] and natural log-sum-exp [B, Q, L] (fp32) of the scaled, causal logits.
 
-    The kernel is the one that sdpa would take for these tensors; None if that one does not give the log-sum-exp.
+    The kernel is the one that sdpa would take for these tensors; None if that one does not give the log-sum-exp, or, in
+    this version of torch on this device, not as expected: it does so through functions that torch does not document.
     """
-    attend = torch.ops.aten
     states = (query_BQLd, key_BHLd, value_BHLd)
-    chosen = torch._fused_sdp_choice(*states, None, 0.0, True, scale=scaling, enable_gqa=True)
-    if chosen == SDPBackend.CUDNN_ATTENTION.value:
+    kernel = torch._fused_sdp_choice(*states, None, 0.0, True, scale=scaling, enable_gqa=True)
+    dim = query_BQLd.shape[-1]
+    if kernel not in (SDPBackend.CUDNN_ATTENTION.value, SDPBackend.FLASH_ATTENTION.value):
+        return None
+    if query_BQLd.is_cuda and dim % 8:  # sdpa would pad the head's dims first
+        return None
+    if not _as_expected(kernel, query_BQLd.device, query_BQLd.dtype, dim):
+        return None
+    return _attend(kernel, *states, scaling)
+
+
+def _attend(kernel: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+    attend, states = torch.ops.aten, (query, key, value)
+    if kernel == SDPBackend.CUDNN_ATTENTION.value:
         output, lse, *_ = attend._scaled_dot_product_cudnn_attention(*states, None, True, 0.0, True, scale=scaling)
-    elif chosen != SDPBackend.FLASH_ATTENTION.value or (query_BQLd.is_cuda and query_BQLd.shape[-1] % 8):
-        return None  # also where sdpa would pad the head's dims first
-    elif query_BQLd.is_cuda:
+    elif query.is_cuda:
         output, lse, *_ = attend._scaled_dot_product_flash_attention(*states, 0.0, True, scale=scaling)
     else:
         output, lse = attend._scaled_dot_product_flash_attention_for_cpu(*states, 0.0, True, scale=scaling)
-    return output.transpose(1, 2), lse.reshape(query_BQLd.shape[:3])
+    return output.transpose(1, 2), lse.reshape(query.shape[:3])
+
+
+@cache
+def _as_expected(kernel: int, device: torch.device, dtype: torch.dtype, dim: int) -> bool:
+    """Whether a small probe gives the natural log-sum-exp. A wrong one would teach wrongly without any error."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, PROBE_TOKENS, PROBE_HEADS, dim)  # the layout of projections
+    query, key, value = (torch.randn(shape, generator=generator).to(device, dtype).transpose(1, 2) for _ in range(3))
+    scaling = dim**-0.5
+    logits_BQLL = scaling * query.double() @ key.double().transpose(-1, -2)
+    future_LL = torch.ones(PROBE_TOKENS, PROBE_TOKENS, dtype=torch.bool, device=device).triu(1)
+    expected_BQL = logits_BQLL.masked_fill(future_LL, -torch.inf).logsumexp(-1)
+    try:
+        gap = (_attend(kernel, query, key, value, scaling)[1].double() - expected_BQL).abs().max().item()
+    except RuntimeError as error:
+        warnings.warn(f"attention's log-sum-exp is computed a second time: {error}", stacklevel=3)
+        return False
+    if gap > TOLERANCE:
+        warnings.warn(f"attention's log-sum-exp is computed a second time: torch's is off by {gap:.3g}", stacklevel=3)
+    return gap <= TOLERANCE

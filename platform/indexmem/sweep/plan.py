@@ -17,6 +17,7 @@ from indexmem.sweep.space import Space
 from indexmem.sweep.trial import evaluates, trains
 
 # Settings of a sweep that may change while it goes on: they decide how far and how fast, not which trials come.
+IRRELEVANT = {"run": True, "tracking": True, "pretrain": True}  # sections that no trial depends on
 GOES_ON = {"trials", "max_concurrent", "max_failures"}
 
 
@@ -72,7 +73,7 @@ def plan_sweep(experiment: Experiment) -> SweepPlan:
     settings = experiment.sweep
     wanted = settings.trials or (space.points if settings.search == "grid" else None) or DEFAULT_TRIALS
     planned = min(wanted, space.points or wanted)
-    identity = experiment.model_dump(mode="json", exclude={"run": True, "tracking": True, "sweep": GOES_ON})
+    identity = experiment.model_dump(mode="json", exclude=IRRELEVANT | {"sweep": GOES_ON})
     name = content_hash(identity)
     axes = {axis: setting.dump() for axis, setting in space.axes.items()}
     workers = experiment.distill.workers if trains(experiment) else 1

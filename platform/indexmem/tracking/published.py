@@ -19,9 +19,9 @@ DASHBOARD_VARIABLE = "INDEXMEM_RAY_DASHBOARD"
 def published_spec(experiment: Experiment) -> dict[str, Any]:
     """The spec without where results go: that changes no result, and an address may carry credentials.
 
-    Without the sweep, too, whose trials are specs of their own.
+    Without the sweep, too, whose trials are specs of their own, and without pre-training, which makes a backbone.
     """
-    return experiment.model_dump(mode="json", exclude={"tracking", "run", "sweep"})
+    return experiment.model_dump(mode="json", exclude={"tracking", "run", "sweep", "pretrain"})
 
 
 def common_tags(experiment: Experiment, verb: str, commits: Iterable[str] = ()) -> dict[str, str]:

@@ -1,0 +1,100 @@
+"""The section `pretrain` of a spec: a small language model that is trained from nothing on generated tasks."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from indexmem.config.section import Section
+
+PositiveInt = Annotated[int, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+ROUNDING = 1e-6
+
+
+class ArchitectureConfig(Section):
+    """A Llama with tied embeddings; its vocabulary is that of the built-in tokenizer."""
+
+    hidden: PositiveInt = 256
+    layers: PositiveInt = 6
+    heads: PositiveInt = 8
+    kv_heads: PositiveInt = 4
+    intermediate: PositiveInt = 768
+    max_positions: PositiveInt = 8192
+    rope_theta: Positive = 100_000.0
+
+    @model_validator(mode="after")
+    def _divisible(self) -> ArchitectureConfig:
+        if self.hidden % self.heads or self.heads % self.kv_heads:
+            raise ValueError(
+                f"hidden={self.hidden} must be a multiple of heads={self.heads}, and that of kv_heads={self.kv_heads}"
+            )
+        return self
+
+
+class StageConfig(Section):
+    """A part of the training with sequences of one length."""
+
+    length: PositiveInt = Field(description="tokens of a sequence")
+    share: Share = Field(description="of all steps")
+    dense: Share = Field(
+        0.2, description="share of the documents without meaning, in which nearly all can be looked up"
+    )
+
+
+class PretrainConfig(Section):
+    """What is trained on, how long, and how."""
+
+    architecture: ArchitectureConfig = ArchitectureConfig()
+    texts: tuple[str, ...] = Field(("essays-train", "king-james"), description="haystacks and plain text")
+    heldout: str = Field("essays-heldout", description="haystack of the validation samples")
+    mixture: dict[str, Positive] = Field(
+        default_factory=lambda: {"niah_multikey_1": 1.0}, description="weight of each task, and of plain `text`"
+    )
+    stages: tuple[StageConfig, ...] = (StageConfig(length=256, share=1.0),)
+    steps: PositiveInt = 4000
+    step_tokens: PositiveInt = Field(65536, description="tokens of one step of all workers")
+    warmup: Share = Field(0.02, description="share of the steps in which the learning rate rises")
+    decay: Share = Field(0.4, description="share of the steps in which it falls, at the end")
+    peak_lr: Positive = 2e-3
+    final_lr: Positive = 2e-5
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    grad_clip: Positive = 1.0
+    workers: PositiveInt = Field(1, description="DDP processes; one GPU each when `use_gpu`")
+    use_gpu: bool = False
+    loaders: Annotated[int, Field(ge=0)] = Field(0, description="processes of each worker that make its batches")
+    compile: bool = Field(True, description="compile the layers where a GPU is there")
+    checkpoint_every: PositiveInt = 500
+    keep_checkpoints: PositiveInt = 2
+    max_failures: Annotated[int, Field(ge=0)] = Field(3, description="worker-group restarts before the run fails")
+    evaluate_every: PositiveInt = Field(500, description="steps between validations")
+    evaluate_samples: Annotated[int, Field(ge=0)] = Field(16, description="of each task and length; 0: no validation")
+    evaluate_lengths: tuple[PositiveInt, ...] = (1024, 2048, 4096)
+    seed: int = 0
+
+    def stage(self, step: int) -> StageConfig:
+        """The stage of 0-based `step`."""
+        ends = accumulate(stage.share for stage in self.stages)
+        return next((stage for stage, end in zip(self.stages, ends) if step < end * self.steps), self.stages[-1])
+
+    @model_validator(mode="after")
+    def _stages_are_whole(self) -> PretrainConfig:
+        if abs(sum(stage.share for stage in self.stages) - 1) > ROUNDING:
+            raise ValueError(f"the shares of stages sum to {sum(stage.share for stage in self.stages):g}, not to 1")
+        if self.warmup + self.decay > 1:
+            raise ValueError(f"warmup={self.warmup} and decay={self.decay} are shares that sum to more than 1")
+        longest = max(stage.length for stage in self.stages)
+        if longest > self.architecture.max_positions:
+            raise ValueError(f"a stage of {longest} tokens exceeds max_positions={self.architecture.max_positions}")
+        for stage in self.stages:
+            if self.step_tokens % (stage.length * self.workers):
+                raise ValueError(
+                    f"step_tokens={self.step_tokens} must be a multiple of workers={self.workers} times the "
+                    f"length {stage.length} of each stage"
+                )
+        return self

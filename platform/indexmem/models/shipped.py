@@ -1,0 +1,31 @@
+"""Models whose weights this package carries: one folder each under `assets/`, in Hugging Face layout.
+
+A model has its name as soon as its folder holds weights, and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from indexmem.errors import UserError
+
+FOLDER = Path(__file__).parents[1] / "assets"
+WEIGHTS = "model.safetensors"
+TESTBED = "testbed"
+MADE_BY: Mapping[str, str] = MappingProxyType({TESTBED: "python jobs/pretrain_testbed.py sweeps/testbed.yaml --ship"})
+
+
+def shipped_models() -> Mapping[str, Path]:
+    """Folders of the models whose weights are here, by name."""
+    return {path.parent.name: path.parent for path in sorted(FOLDER.glob(f"*/{WEIGHTS}"))}
+
+
+def check_shipped(name: str) -> None:
+    """Raises UserError for a model that this package could carry but does not."""
+    if name in MADE_BY and name not in shipped_models():
+        raise UserError(
+            f"This installation has no weights of the model '{name}': {FOLDER / name / WEIGHTS} is missing. "
+            f"Train and ship it with `{MADE_BY[name]}`, or set model.id to a folder that pre-training wrote."
+        )

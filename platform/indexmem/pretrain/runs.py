@@ -1,0 +1,45 @@
+"""Where a pre-training on Ray lives on disk, and under which name: a hash of all that shapes the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from indexmem.config.schema import Experiment
+from indexmem.config.spec import content_hash, run_root
+from indexmem.models.texts import documents, fingerprint
+from indexmem.pretrain.tokenizer import load
+
+# Settings that change how fast or how safely training runs, not what it computes.
+OPERATIONAL = {
+    *("workers", "use_gpu", "loaders", "compile", "checkpoint_every", "keep_checkpoints", "max_failures"),
+    *("evaluate_every", "evaluate_samples", "evaluate_lengths", "heldout"),
+}
+STREAM_VERSION = 1  # of pretrain/stream.py and what it calls; raise when the same settings give other batches
+
+
+@dataclass(frozen=True)
+class PretrainRun:
+    id: str
+    folder: Path
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> PretrainRun:
+        """Raises UserError when a text cannot be found."""
+        identity = {
+            "pretrain": experiment.pretrain.model_dump(mode="json", exclude=OPERATIONAL),
+            "stream": STREAM_VERSION,
+            "texts": [fingerprint(documents(name)) for name in experiment.pretrain.texts],
+            "tokenizer": content_hash(load().get_vocab()),
+        }
+        name = content_hash(identity)
+        return cls(name, run_root(experiment) / "pretrain" / name)
+
+    @property
+    def history(self) -> Path:
+        return self.folder / "history"
+
+    @property
+    def final(self) -> Path:
+        """The model folder; exists only when training has finished."""
+        return self.folder / "final"

@@ -1,0 +1,106 @@
+"""`indexmem pretrain`: from a checked spec to a model folder, and from there into the package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from signal import Signals
+from typing import Any
+
+from indexmem.config.schema import Experiment
+from indexmem.config.spec import flatten, run_root
+from indexmem.distill.history import History
+from indexmem.errors import UserError
+from indexmem.live.view import LiveView
+from indexmem.models.shipped import FOLDER, TESTBED
+from indexmem.models.texts import load_texts
+from indexmem.pretrain.card import ship
+from indexmem.pretrain.documents import TASKS
+from indexmem.pretrain.local import FINAL, train_locally
+from indexmem.pretrain.model import parameter_count
+from indexmem.pretrain.progress import pretraining_status
+from indexmem.pretrain.runs import PretrainRun
+from indexmem.pretrain.stream import TEXT_TASK
+from indexmem.workflows.terminal import PROGRESS_SECONDS, say
+
+STOPPED = 3  # exit code: not finished, to be called again
+
+
+def pretrain(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
+    """Train the spec's model on Ray, or find it finished. Prints progress, publishes the run, says where it is."""
+    check_pretrain(experiment)
+    run, config = PretrainRun.of(experiment), experiment.pretrain
+    say(f"pretrain {experiment.name}: {describe(experiment)} -> {run.folder}")
+    if dry_run:
+        return 0
+    from indexmem.runtime import check_resources, cluster, wait_for_nodes
+    from indexmem.tracking.mlflow_sink import MlflowSink
+
+    sink = MlflowSink.open(experiment)
+    if run.final.is_dir():
+        say(f"already trained: {run.final}")
+    else:
+        from indexmem.pretrain.train import train
+
+        view = LiveView.open(run_root(experiment), experiment.name, "training", say, PROGRESS_SECONDS)
+        cpus, gpus = 1 + config.loaders, int(config.use_gpu)
+
+        def watch(history: Sequence[dict[str, Any]]) -> None:
+            view(pretraining_status(config, history))
+
+        with view, cluster(address, cpus=None if address else config.workers * cpus):
+            wait_for_nodes(config.workers, cpus, gpus, experiment.run.wait_for_nodes, say)
+            check_resources(config.workers, cpus, gpus)
+            stopped_by = train(experiment, run, watch)
+        if stopped_by is not None:
+            say(f"Stopped by {Signals(stopped_by).name}. The same command goes on from the step under way then.")
+            return 128 + stopped_by
+    if sink is not None:
+        rows = History(run.history, span=config.checkpoint_every).read()
+        where = sink.publish_distill(experiment, run.id, rows, finished=True, params=flatten({"pretrain": config}))
+        if where:
+            say(f"MLflow: {where}")
+    say(f"trained: {run.final}")
+    return 0
+
+
+def pretrain_locally(
+    experiment: Experiment, folder: Path, minutes: float | None, stop_after: float | None, *, dry_run: bool = False
+) -> int:
+    """Train without Ray in `folder`; exit code 3 when it was stopped before the end, to be called again."""
+    check_pretrain(experiment)
+    say(f"pretrain {experiment.name}: {describe(experiment)} -> {folder}")
+    if dry_run:
+        return 0
+    final = train_locally(experiment.pretrain, folder, minutes, stop_after)
+    if final is None:
+        say("Stopped before the end, with a checkpoint. The same command goes on from there.")
+        return STOPPED
+    say(f"trained: {final}")
+    return 0
+
+
+def ship_model(experiment: Experiment, folder: Path | None, scores: Path | None) -> int:
+    """Put what the spec, or a local training in `folder`, has trained into this package."""
+    source = folder / FINAL if folder is not None else PretrainRun.of(experiment).final
+    say(f"shipped: {ship(source, FOLDER / TESTBED, scores)}")
+    return 0
+
+
+def describe(experiment: Experiment) -> str:
+    """For example '5,770,496 parameters, 4000 steps x 65,536 tokens'."""
+    config = experiment.pretrain
+    return f"{parameter_count(config.architecture):,} parameters, {config.steps} steps x {config.step_tokens:,} tokens"
+
+
+def check_pretrain(experiment: Experiment) -> None:
+    """All that can be wrong with the section, found before Ray or a GPU is taken. Raises UserError."""
+    config = experiment.pretrain
+    unknown = sorted(set(config.mixture) - {*TASKS, TEXT_TASK})
+    if unknown:
+        raise UserError(
+            f"pretrain.mixture names {', '.join(unknown)}. Expected any of {', '.join(sorted({*TASKS, TEXT_TASK}))}."
+        )
+    if not config.texts:
+        raise UserError("pretrain.texts is empty. Example: pretrain.texts='[essays-train]'")
+    load_texts([*config.texts, config.heldout])
