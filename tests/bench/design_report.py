@@ -1,6 +1,6 @@
-"""Tables and a chart of what `memory_designs.py` measured.
+"""Tables and a chart of what `memory_designs.py` measured, and a table of `design_tasks.py`.
 
-    python tests/bench/design_report.py RESULTS.json ... [--chart chart.svg]
+    python tests/bench/design_report.py RESULTS.json ... [--chart chart.svg] [--tasks tasks.json]
 
 Prints one Markdown table per file, since each run trained an indexer of its own and only its own rows compare exactly.
 In the chart a design that several files hold is drawn once, from the first; a tick beside each of its points is the
@@ -26,6 +26,7 @@ from matplotlib.lines import Line2D
 UNTRAINED = ", untrained maps"
 COLORS = ("#9ec5e8", "#2f7df0", "#123a80")  # of the ratios, from light to dark
 BASELINE = "#c2410c"
+SIGNIFICANT = 0.05  # adjusted p
 OFFSETS = (-0.22, 0.0, 0.22)  # of the ratios' points in a design's line
 
 Row = Mapping[str, Any]
@@ -56,6 +57,27 @@ def table(rows: Iterable[Row]) -> str:
             ]
         )
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def task_table(rows: Iterable[Row]) -> str:
+    """A Markdown table of task scores in %: each design beside its bytes in tokens, and the difference, by budget.
+
+    The design that scores best on average comes first. A star marks a difference that is significant.
+    """
+    found: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault(row["design"], {})[row["budget"]] = row
+    budgets = list(dict.fromkeys(budget for by_budget in found.values() for budget in by_budget))
+    head = ["design", *(f"{budget}: score, tokens instead | difference" for budget in budgets)]
+    lines = [" | ".join(head), " | ".join(["---"] * (1 + 2 * len(budgets)))]
+    for name, by_budget in sorted(found.items(), key=lambda item: -sum(row["score"] for row in item[1].values())):
+        cells = [name]
+        for row in (by_budget[budget] for budget in budgets):
+            star = "\\*" if row["p_adjusted"] < SIGNIFICANT else ""
+            cells.append(f"{row['score']:.1f}, {row['baseline_score']:.1f}")
+            cells.append(f"{row['difference']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}]{star}")
+        lines.append(" | ".join(cells))
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def chart(runs: Sequence[Iterable[Row]], path: Path) -> None:
@@ -110,14 +132,17 @@ def _interval(row: Row) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path, nargs="+")
+    parser.add_argument("results", type=Path, nargs="*")
     parser.add_argument("--chart", type=Path)
+    parser.add_argument("--tasks", type=Path)
     args = parser.parse_args()
     runs = [json.loads(path.read_text())["rows"] for path in args.results]
     for path, rows in zip(args.results, runs, strict=True):
         print(f"{path.stem}\n\n{table(rows)}\n")
     if args.chart is not None:
         chart(runs, args.chart)
+    if args.tasks is not None:
+        print(task_table(json.loads(args.tasks.read_text())["rows"]))
 
 
 if __name__ == "__main__":

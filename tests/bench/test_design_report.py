@@ -63,6 +63,18 @@ def test_a_design_without_its_equal_bytes_baseline_is_refused(tmp_path):
         design_report.chart([rows_of(DESIGN, 0.7, 62034)], tmp_path / "chart.svg")
 
 
+def test_a_task_table_puts_the_best_first_and_stars_what_is_significant():
+    def row(design, budget, score, p):
+        found = {"design": design, "budget": budget, "score": score, "baseline_score": 50.0, "p_adjusted": p}
+        return found | {"difference": score - 50, "low": score - 55, "high": score - 45}
+
+    rows = [row("b", "r=0.75", 40.0, 0.2), row("b", "r=0.9", 52.5, 1.0), row("a", "r=0.75", 61.0, 0.01)]
+    lines = design_report.task_table([*rows, row("a", "r=0.9", 45.0, 0.06)]).splitlines()
+    assert lines[0].count("|") == lines[1].count("|") == lines[2].count("|") == 6
+    assert lines[2] == "| a | 61.0, 50.0 | +11.0 [+6.0, +16.0]\* | 45.0, 50.0 | -5.0 [-10.0, +0.0] |"
+    assert lines[3].startswith("| b | 40.0, 50.0 | -10.0 [-15.0, -5.0] |")
+
+
 def test_designs_in_the_stored_results_are_those_of_the_bench():
     stored = sorted((Path(__file__).parents[2] / "docs/results/memory_designs").glob("*.json"))
     named = {row["design"] for path in stored for row in json.loads(path.read_text())["rows"]}
