@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,7 +18,6 @@ from report_zoo import many_rows, zoo_rows, zoo_sweep
 
 from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
-from indexmem.report import html
 from indexmem.report.html import write_report
 from indexmem.results.schema import RETENTION_SCHEMA, ROW_SCHEMA
 
@@ -159,7 +159,7 @@ def test_a_failed_write_keeps_the_old_report_and_leaves_no_draft(
     def full_disk(*_: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(html.os, "replace", full_disk)
+    monkeypatch.setattr(os, "replace", full_disk)
     with pytest.raises(OSError, match="no space"):
         write_report(Experiment(), make_rows(samples=1), RETENTION_SCHEMA.empty_table(), out)
     assert out.read_text() == "old"
