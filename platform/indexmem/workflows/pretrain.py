@@ -57,7 +57,7 @@ def pretrain(experiment: Experiment, *, dry_run: bool = False, address: str | No
             return 128 + stopped_by
     if sink is not None:
         rows = History(run.history, span=config.checkpoint_every).read()
-        where = sink.publish_distill(experiment, run.id, rows, finished=True, params=flatten({"pretrain": config}))
+        where = sink.publish_distill(experiment, run.id, rows, finished=True, params=flatten(config, "pretrain."))
         if where:
             say(f"MLflow: {where}")
     say(f"trained: {run.final}")
