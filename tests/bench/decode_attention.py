@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from device_clock import copied_bytes_per_second  # beside this file
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -139,13 +140,6 @@ def seconds(run: Callable[[], object], device: str, repeats: int = 10) -> float:
     return begin.elapsed_time(end) / 1000 / repeats
 
 
-def copy_bandwidth(device: str) -> float:
-    """Bytes read and written a second."""
-    source = torch.empty(2**28 if device == "cuda" else 2**24, device=device)
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / seconds(lambda: target.copy_(source), device)
-
-
 def profile_step(device: str, dtype: torch.dtype, tokens: int) -> dict:
     """One decode step of the engine, 8B geometry and the rows of `SHAPES`, without a graph: kernels by time."""
     from seeded_backbone import seeded_backbone  # beside this file
@@ -213,7 +207,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device, on_gpu = arguments.device, arguments.device == "cuda"
     dtype = getattr(torch, arguments.dtype or ("bfloat16" if on_gpu else "float32"))
-    bandwidth = copy_bandwidth(device)
+    bandwidth = copied_bytes_per_second(torch.device(device))
     result: dict = {
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
         "torch": torch.__version__,

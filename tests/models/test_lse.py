@@ -71,14 +71,17 @@ def test_a_layer_goes_on_with_the_output_that_its_visitor_asked_for(monkeypatch)
     assert len(attended) == model.config.num_hidden_layers, "no layer attended twice"
 
 
-def test_rotation_is_undone_in_spans_that_change_nothing(monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rotation_is_undone(dtype):
     torch.manual_seed(0)
-    x, angle = torch.randn(2, 25, 3, 8).transpose(1, 2), torch.rand(1, 25, 3).repeat(1, 1, 2)
-    whole = unrotate(x, angle.cos(), angle.sin())
-    monkeypatch.setattr(attention, "UNROTATED_TOKENS", 7)
-    assert torch.equal(unrotate(x, angle.cos(), angle.sin()), whole)
-    assert whole.stride() == x.stride() and torch.equal(whole[..., 6:], x[..., 6:])
+    x, angle = torch.randn(2, 25, 3, 8, dtype=dtype).transpose(1, 2), torch.rand(1, 25, 3).repeat(1, 1, 2)
+    whole = unrotate(x, 2 * angle.cos(), 2 * angle.sin())  # some long-context variants scale both
+    assert (
+        whole.dtype == torch.float32
+        and whole.stride() == x.stride()
+        and torch.equal(whole[..., 6:], x[..., 6:].float())
+    )
     first, second = whole[..., :3], whole[..., 3:6]
-    cos, sin = angle.cos()[:, None, :, :3], angle.sin()[:, None, :, :3]
+    cos, sin = 2 * angle.cos()[:, None, :, :3], 2 * angle.sin()[:, None, :, :3]
     again = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
-    torch.testing.assert_close(again, x[..., :6])
+    torch.testing.assert_close(again, x[..., :6].float())

@@ -19,6 +19,7 @@ from indexmem.engine.chunked import forward_in_chunks
 from indexmem.engine.stopwatch import Stopwatch
 from indexmem.eviction.context import ContextCache, Window
 from indexmem.eviction.methods.base import EvictionMethod
+from indexmem.eviction.policy import has_nan, nan_error
 from indexmem.models.attention import LayerTap, tapping
 from indexmem.models.backbone import Backbone
 
@@ -68,6 +69,7 @@ class _Scoring:
         self.backbone, self.context_ids, self.methods, self.sinks = backbone, context_ids, methods, sinks
         self.watch = Stopwatch(backbone.device)
         self._done = Prefill(ContextCache(tokens=len(context_ids)), {label: [] for label in methods})
+        self._nan: dict[str, list[Tensor]] = {label: [] for label in methods}  # asked about once, at the end
         self._waiting: dict[str, list[Tensor]] = {label: [] for label, m in methods.items() if m.cross_layer}
 
     def visit(self, tap: LayerTap) -> None:
@@ -92,18 +94,26 @@ class _Scoring:
         for label, method in self.methods.items():
             if method.own_pass or method.cross_layer:
                 self._attempt(label, AFTERWARDS, partial(self._score_afterwards, label, method))
+        self._refuse_nan()
         seconds = self.watch.seconds()
         during = {label: seconds.get(DURING + label, 0.0) for label in self.methods}
         self._done.score_seconds = {x: during[x] + seconds.get(AFTERWARDS + x, 0.0) for x in self.methods}
         self._done.seconds = seconds[FORWARD] - sum(during.values())
         return self._done
 
+    def _refuse_nan(self) -> None:
+        """What the device knows of NaN scores by now; waiting for it in each layer would leave it idle."""
+        asked = {label: torch.stack(flags).any() for label, flags in self._nan.items() if flags}
+        found = torch.stack(list(asked.values())).tolist() if asked else []
+        bad = [label for label, nan in zip(asked, found) if nan and label not in self._done.errors]
+        self._done.errors |= {label: nan_error() for label in bad}
+
     def _score(self, label: str, method: EvictionMethod, tap: LayerTap) -> None:
         scores_HL = method.score(tap)[0]
         if method.cross_layer:
             self._waiting[label].append(scores_HL)
         else:
-            self._done.rankings_HL[label].append(method.rank(scores_HL, self.sinks))
+            self._rank(label, method, scores_HL)
 
     def _score_afterwards(self, label: str, method: EvictionMethod) -> None:
         scores_HL: Sequence[Tensor]
@@ -111,7 +121,12 @@ class _Scoring:
             scores_HL = method.score_context(self.backbone, self._done.context, self.context_ids)
         else:
             scores_HL = method.combine(self._waiting[label])
-        self._done.rankings_HL[label] = [method.rank(layer_HL, self.sinks) for layer_HL in scores_HL]
+        for layer_HL in scores_HL:
+            self._rank(label, method, layer_HL)
+
+    def _rank(self, label: str, method: EvictionMethod, scores_HL: Tensor) -> None:
+        self._nan[label].append(has_nan(scores_HL))
+        self._done.rankings_HL[label].append(method.rank(scores_HL, self.sinks))
 
     def _attempt(self, label: str, when: str, work: Callable[[], None]) -> None:
         """A method that fails is out for this context; the others go on."""

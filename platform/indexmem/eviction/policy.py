@@ -26,20 +26,32 @@ def kept_count(tokens: int, ratio: float) -> int:
     return max(1, int(tokens * (1 - ratio)))
 
 
-def comparable(scores_HL: Tensor, sinks: int) -> Tensor:
-    """Scores as they are compared: fp32, sinks above all. Raises ValueError on NaN scores."""
+def has_nan(scores_HL: Tensor) -> Tensor:
+    """Whether scores cannot be ranked, as a tensor on their device: asking it is what waits for the device."""
+    return torch.isnan(scores_HL).any()
+
+
+def nan_error() -> ValueError:
+    return ValueError("scores contain NaN; the method cannot rank tokens")
+
+
+def comparable(scores_HL: Tensor, sinks: int, checked: bool = False) -> Tensor:
+    """Scores as they are compared: fp32, sinks above all.
+
+    Raises ValueError on NaN scores unless `checked`: the caller looks for them himself.
+    """
+    if not checked and has_nan(scores_HL):
+        raise nan_error()
     scores = scores_HL.float().clone()
-    if torch.isnan(scores).any():
-        raise ValueError("scores contain NaN; the method cannot rank tokens")
     scores[..., :sinks] = float("inf")
     return scores
 
 
-def rank(scores_HL: Tensor, sinks: int) -> Tensor:
-    """Positions from most to least worth keeping, int32 [H, L]. Raises ValueError on NaN scores."""
-    return comparable(scores_HL, sinks).argsort(dim=-1, descending=True, stable=True).int()
+def rank(scores_HL: Tensor, sinks: int, checked: bool = False) -> Tensor:
+    """Positions from most to least worth keeping, int32 [H, L]. Raises ValueError on NaN scores unless `checked`."""
+    return comparable(scores_HL, sinks, checked).argsort(dim=-1, descending=True, stable=True).int()
 
 
 def keep(ranking_HL: Tensor, count: int) -> Tensor:
-    """The `count` best positions of each head in ascending order, int64 [H, K]."""
-    return ranking_HL[:, :count].long().sort(dim=-1).values
+    """The `count` best positions of each head in ascending order, int64 [..., H, K]."""
+    return ranking_HL[..., :count].long().sort(dim=-1).values

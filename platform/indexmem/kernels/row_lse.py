@@ -84,10 +84,9 @@ def _row_lse(  # type: ignore[no-untyped-def]  # parameters are the kernel's own
 def row_lse(query_BQLd: Tensor, key_BHLd: Tensor, lengths_B: Tensor, scale: float) -> Tensor:
     """Natural log-sum-exp [B, Q, L] (fp32) of causal rows of scale * q . k; any strides.
 
-    L is the longest length; at a sequence's padded queries stands the value of its last real one.
+    L counts padding, too; at a sequence's padded queries stands the value of its last real one.
     """
-    tokens = int(lengths_B.max())
-    batch, heads, _, dim = query_BQLd.shape
+    batch, heads, tokens, dim = query_BQLd.shape
     lse_BQL = torch.empty(batch, heads, tokens, device=query_BQLd.device)
     span = span_of(dim, query_BQLd.dtype)
     spans = triton.cdiv(dim, span)

@@ -114,10 +114,9 @@ def teacher_max(
     """Target [B, rows, L] (fp32; -inf at padded keys) of causal attention; `rows` is 1 or H, any strides.
 
     With `lse_BQL` (fp32, of the same scaled logits, as `row_lse` gives it) log-probabilities are pooled, else logits.
-    L is the longest length. Products of 16-bit inputs are exact, those of fp32 about as exact as fp32; sums are fp32.
+    L counts padding, too. Products of 16-bit inputs are exact, those of fp32 about as exact as fp32; sums are fp32.
     """
-    tokens = int(lengths_B.max())
-    batch, heads, _, dim = query_BQLd.shape
+    batch, heads, tokens, dim = query_BQLd.shape
     kv_heads = key_BHLd.shape[1]
     # A maximum over all heads is one over KV heads, whose blocks of keys then serve a whole program.
     lanes = rows if mean else kv_heads
@@ -125,7 +124,7 @@ def teacher_max(
     chunks = triton.cdiv(tokens, chunk)
     best_CBGT = torch.empty(chunks, batch, lanes, tokens, device=query_BQLd.device)
     if lse_BQL is not None:
-        lse_BQL = lse_BQL[..., :tokens].contiguous()
+        lse_BQL = lse_BQL.contiguous()
     span = span_of(dim, query_BQLd.dtype)
     spans = triton.cdiv(dim, span)
     group = heads // kv_heads

@@ -32,7 +32,6 @@ from indexmem.models.packed import PackedDocuments
 from indexmem.models.window import window_attention
 
 ATTENTION_NAME = "indexmem"
-UNROTATED_TOKENS = 2**13  # at a time: 128 MiB an intermediate for 32 heads of 128
 
 RotaryEmbedding = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (x, position_ids [B, L]) -> cos, sin [B, L, r]
 
@@ -112,18 +111,19 @@ def unrotate(x_BHLd: Tensor, cos_BLr: Tensor, sin_BLr: Tensor) -> Tensor:
 
     RoPE maps x to x cos + rot(x) sin with rot((a, b)) = (-b, a), i.e. a rotation scaled by s^2 = cos^2 + sin^2 (s is
     the attention scaling of long-context RoPE variants; 1 otherwise). Its inverse is (x cos - rot(x) sin) / s^2.
-    Dimensions beyond r (partial rotary) pass through. Strides are those of x; intermediates are of a few tokens.
+    Dimensions beyond r (partial rotary) pass through. Strides are those of x; there are no intermediates of its size.
     """
     out_BHLd = torch.empty_like(x_BHLd, dtype=torch.float32)
-    tokens, width = x_BHLd.shape[2], cos_BLr.shape[-1]
-    for start in range(0, tokens, UNROTATED_TOKENS):
-        span = slice(start, start + UNROTATED_TOKENS)
-        cos, sin = cos_BLr[:, None, span].float(), sin_BLr[:, None, span].float()
-        x = x_BHLd[:, :, span].float()
-        first, second = x[..., :width].chunk(2, dim=-1)
-        turned = torch.cat((-second, first), dim=-1)
-        out_BHLd[:, :, span, :width] = (x[..., :width] * cos - turned * sin) / (cos.square() + sin.square())
-        out_BHLd[:, :, span, width:] = x[..., width:]
+    width = cos_BLr.shape[-1]
+    cos, sin = cos_BLr[:, None].float(), sin_BLr[:, None].float()
+    squared = cos.square() + sin.square()
+    cos_a, cos_b = (cos / squared).chunk(2, dim=-1)
+    sin_a, sin_b = (sin / squared).chunk(2, dim=-1)
+    a, b = x_BHLd[..., :width].chunk(2, dim=-1)
+    out_a, out_b = out_BHLd[..., :width].chunk(2, dim=-1)
+    torch.mul(a, cos_a, out=out_a).addcmul_(b, sin_a)
+    torch.mul(b, cos_b, out=out_b).addcmul_(a, sin_b, value=-1)
+    out_BHLd[..., width:] = x_BHLd[..., width:]
     return out_BHLd
 
 

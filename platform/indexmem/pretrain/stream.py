@@ -75,7 +75,7 @@ class PretrainStream(Dataset[Batch]):
     def _document(self, room: int, dense: float, rng: random.Random) -> Document:
         """A document of at most `room` tokens."""
         numpy_rng = np.random.default_rng(rng.getrandbits(64))
-        vocabulary = len(self._tokenizer)
+        vocabulary = self._vocabulary
         if room < SHORTEST:
             return repeats(room, vocabulary, numpy_rng)
         length = room if rng.random() < WHOLE else rng.randint(SHORTEST, room)
@@ -94,6 +94,11 @@ class PretrainStream(Dataset[Batch]):
     @cached_property
     def _tokenizer(self) -> PreTrainedTokenizerBase:
         return load()
+
+    @cached_property
+    def _vocabulary(self) -> int:
+        """Its size, for which the tokenizer counts anew each time."""
+        return len(self._tokenizer)
 
     @cached_property
     def _maker(self) -> DocumentMaker:

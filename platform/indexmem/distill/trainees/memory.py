@@ -27,6 +27,7 @@ from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.learned import IndexerScores
 from indexmem.eviction.methods.registry import make_method
+from indexmem.eviction.policy import has_nan, nan_error
 from indexmem.models.attention import LayerTap, output_weight
 from indexmem.models.geometry import Geometry
 
@@ -76,6 +77,8 @@ class MemoryTrainee(Trainee):
         target, layers = context * (1 - ratio), self.memories.geometry.layers
         leaves_BHC = torch.ones((batch, heads, context), dtype=torch.bool, device=tap.key_BHLd.device)
         for leaves_HC, scores_HC in zip(leaves_BHC, base.score(tap.prefix(context))):
+            if has_nan(scores_HC):
+                raise nan_error()
             kept = base.choose_layer(base.rank(scores_HC, self.sinks), context, target, tap.layer, layers)
             leaves_HC.scatter_(1, kept.positions_HK, False)
         held, new, lost = context_and_new(tap, context, leaves_BHC)

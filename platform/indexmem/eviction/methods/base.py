@@ -1,6 +1,6 @@
 """What an eviction method is. A grid builds each anew from its config: nothing is shared, nothing is left on a model.
 
-Shapes: B batch, H KV heads, L context tokens, K kept tokens.
+Shapes: B batch, H KV heads, L context tokens, K kept tokens, N layers.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from indexmem.eviction.context import ContextCache, RowCache
@@ -58,9 +59,9 @@ class EvictionMethod(ABC):
     def rank(self, scores_HL: Tensor, sinks: int) -> Tensor:
         """What `choose_layer` wants to know of a layer's scores, for any budget; here positions, best first [H, L].
 
-        One tensor, held until all cells of the context are compressed.
+        One tensor, held until all cells of the context are compressed. Scores hold no NaN: who asks has looked.
         """
-        return rank(scores_HL, sinks)
+        return rank(scores_HL, sinks, checked=True)
 
     def kept(self, tokens: int, target: float, layer: int, layers: int) -> int:
         """Tokens kept per KV head in this layer when a budget allows `target` tokens in the mean over layers."""
@@ -88,9 +89,13 @@ class EvictionMethod(ABC):
 
     def choose(self, rankings: Sequence[Tensor], tokens: int, target: float) -> list[Kept]:
         """What each layer keeps, decided layer by layer; override it to share a budget among layers."""
-        return [
-            self.choose_layer(ranking, tokens, target, layer, len(rankings)) for layer, ranking in enumerate(rankings)
-        ]
+        layers = len(rankings)
+        counts = {self.count(tokens, target, layer, layers) for layer in range(layers)}
+        if len(counts) == 1 and type(self).choose_layer is EvictionMethod.choose_layer:  # all layers by one sort
+            (count,) = counts
+            best_NHK = torch.stack([ranking[:, :count] for ranking in rankings])
+            return [Kept(positions_HK) for positions_HK in keep(best_NHK, count)]
+        return [self.choose_layer(ranking, tokens, target, layer, layers) for layer, ranking in enumerate(rankings)]
 
     def compress(self, context: ContextCache, rankings: Sequence[Tensor], target: float) -> RowCache:
         """What a cell of this method keeps of a context.

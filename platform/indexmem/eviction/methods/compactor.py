@@ -68,7 +68,7 @@ class Compactor(EvictionMethod):
 
     def rank(self, scores_2HL: Tensor, sinks: int) -> Tensor:
         leverage_HL, attention_HL = scores_2HL
-        return torch.stack((comparable(leverage_HL, 0), comparable(attention_HL, sinks)))
+        return torch.stack((comparable(leverage_HL, 0, checked=True), comparable(attention_HL, sinks, checked=True)))
 
     def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
         leverage_HL, attention_HL = ranking
@@ -81,6 +81,15 @@ class Compactor(EvictionMethod):
 def seeded(seed: int, tap: LayerTap) -> Iterator[None]:
     """Random numbers drawn within depend on seed, layer and length; those drawn afterwards do not notice."""
     device, length = tap.key_BHLd.device, tap.key_BHLd.shape[2]
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed((seed * 1_000_003 + tap.layer) * 1_000_003 + length)
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    # By hand: `torch.manual_seed` seeds all kinds of devices, which takes longer than a score.
+    states = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed((seed * 1_000_003 + tap.layer) * 1_000_003 + length)
+    try:
         yield
+    finally:
+        for generator, state in zip(generators, states):
+            generator.set_state(state)

@@ -82,7 +82,7 @@ class CriticalKV(ByScoresOf):
         return _both_stages(self.base.score(tap), tap, self.config.epsilon)
 
     def rank(self, scores_2HL: Tensor, sinks: int) -> Tensor:
-        return comparable(scores_2HL, sinks)
+        return comparable(scores_2HL, sinks, checked=True)
 
     def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
         first_HL, second_HL = ranking

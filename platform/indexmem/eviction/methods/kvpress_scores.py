@@ -20,6 +20,7 @@ from indexmem.eviction.methods.decode_scorer import (
     key_difference,
     key_norm,
 )
+from indexmem.eviction.methods.on_device import OnDevice
 from indexmem.models.attention import LayerTap, RotaryEmbedding
 
 
@@ -33,7 +34,8 @@ class KvpressMethod(EvictionMethod):
     def score(self, tap: LayerTap) -> Tensor:
         kwargs = {"position_embeddings": (tap.cos_BLr, tap.sin_BLr)}
         module = _with_rotary(tap.module, tap.rotary)
-        return self.press.score(module, tap.hidden_BLD, tap.key_BHLd, tap.value_BHLd, None, kwargs)
+        with OnDevice():
+            return self.press.score(module, tap.hidden_BLD, tap.key_BHLd, tap.value_BHLd, None, kwargs)
 
 
 class Knorm(KvpressMethod):

@@ -24,7 +24,7 @@ class SharedBudget(EvictionMethod):
 
     def rank(self, scores_HL: Tensor, sinks: int) -> Tensor:
         """The scores themselves: what a head gets depends on how they compare with other heads'."""
-        return comparable(scores_HL, sinks)
+        return comparable(scores_HL, sinks, checked=True)
 
     def share(self, ranking: Tensor, tokens: int, target: float) -> Tensor:
         """Mark what X heads keep of a budget of `target` tokens each, bool [X, L], from what `rank` made of them."""
