@@ -58,7 +58,9 @@ def main() -> None:
         grid.store.append(rows, partition)
         grid.store.append(retention, partition, "retention")
         done, failed = done + len(rows), failed + sum(row["status"] != OK for row in rows)
-        print(f"{group[0].sample.benchmark}: {done} rows, {failed} failed, {time.monotonic() - began:.0f} s", flush=True)
+        print(
+            f"{group[0].sample.benchmark}: {done} rows, {failed} failed, {time.monotonic() - began:.0f} s", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -3,12 +3,22 @@
     best[t]   = max over t <= s < length of  A[s,t] = sum_h alpha[s,h] act(q[s,h] . k[t])
     winner[t] = the earliest s that reaches it
 
+Of the ReLU, half is linear: 2 relu(z) = z + |z|, and the linear parts of all heads are one product,
+
+    2 A[s,t] = q~[s] . k[t] + sum_h alpha[s,h] |q[s,h] . k[t]|,   q~[s] = sum_h alpha[s,h] q[s,h]
+
+so that a head costs one multiply-add, whose |z| is free. q~ is given as the sum of few addends of the inputs' dtype.
+
 A program owns a block of keys and one chunk of the queries, walks over the chunk tile by tile, sums the heads in
 registers and keeps, for each place of the tile, the best score and the tile that gave it. Chunks are joined afterwards,
-over [C, B, G, L]. They bound the longest program, so that early keys, which all queries see, hold up nothing, and make
+over [C, B, G, T]. They bound the longest program, so that early keys, which all queries see, hold up nothing, and make
 enough programs of one short row (docs/kernels.md).
 
-Shapes: B batch, L tokens, G score rows, H indexer heads per row, i indexer dim, C chunks; S queries, T keys of a tile.
+Few queries in a tile keep to `mma`: `wgmma` waits longer than its products over 16 dimensions take. Many keys make up
+for it: the more a program has, the less often queries are read from the L2 cache.
+
+Shapes: B batch, T tokens, G score rows, H indexer heads per row, i indexer dim, P addends of q~, C chunks; S queries,
+all or of a tile, and T keys likewise.
 """
 
 from __future__ import annotations
@@ -20,44 +30,73 @@ from torch import Tensor
 
 from indexmem.kernels.tiles import SMALLEST_DOT, autotuned, chunk_of, product
 
-PROGRAMS = 8192  # of the largest grid: some 20 for each that runs at a time, so that the last ones to end cost little
-BLOCK = 64  # keys of a program, as `chunk_of` counts them
+PROGRAMS = 4096  # of the largest grid: some 10 for each that runs at a time, so that the last ones to end cost little
+BLOCK = 256  # keys of a program, as `chunk_of` counts them
+ADDENDS_OF = {torch.float16: 2, torch.bfloat16: 3, torch.float32: 1}  # of q~, 22 to 24 bits together
+EXPONENT, TINY = 15, 1e-6  # q~ is scaled to just below 2^15 for fp16, or as if its largest number were this one
 HALF = [
-    triton.Config({"QUERIES": 64, "KEYS": 64}, num_warps=4, num_stages=2),
-    triton.Config({"QUERIES": 64, "KEYS": 64}, num_warps=4, num_stages=2, maxnreg=168),  # three programs fit
-    triton.Config({"QUERIES": 64, "KEYS": 32}, num_warps=4, num_stages=2),
+    triton.Config({"QUERIES": 16, "KEYS": 256, "STAGES": 3}, num_warps=4, maxnreg=168),  # three programs fit
+    triton.Config({"QUERIES": 16, "KEYS": 256, "STAGES": 2}, num_warps=4, maxnreg=168),
+    triton.Config({"QUERIES": 16, "KEYS": 256, "STAGES": 3}, num_warps=4),
+    triton.Config({"QUERIES": 16, "KEYS": 128, "STAGES": 3}, num_warps=2, maxnreg=168),
+    triton.Config({"QUERIES": 16, "KEYS": 128, "STAGES": 3}, num_warps=4, maxnreg=128),
+    triton.Config({"QUERIES": 32, "KEYS": 128, "STAGES": 3}, num_warps=4, maxnreg=168),
+    triton.Config({"QUERIES": 32, "KEYS": 128, "STAGES": 3}, num_warps=8, maxnreg=128),
+    triton.Config({"QUERIES": 64, "KEYS": 64, "STAGES": 3}, num_warps=4, maxnreg=168),  # by `wgmma`
 ]
 SINGLE = [
-    triton.Config({"QUERIES": 64, "KEYS": 32}, num_warps=4, num_stages=2),  # does not spill
-    triton.Config({"QUERIES": 64, "KEYS": 64}, num_warps=4, num_stages=2),
+    triton.Config({"QUERIES": 16, "KEYS": 128, "STAGES": 3}, num_warps=4),
+    triton.Config({"QUERIES": 16, "KEYS": 128, "STAGES": 2}, num_warps=4),
+    triton.Config({"QUERIES": 16, "KEYS": 256, "STAGES": 3}, num_warps=8),
+    triton.Config({"QUERIES": 16, "KEYS": 64, "STAGES": 3}, num_warps=2),
+    triton.Config({"QUERIES": 64, "KEYS": 64, "STAGES": 2}, num_warps=4),  # by `wgmma`
+    triton.Config({"QUERIES": 64, "KEYS": 32, "STAGES": 2}, num_warps=4),
 ]
 
 
 @triton.jit
+def _added(q_Si, k_iT, sum_ST):  # type: ignore[no-untyped-def]  # tiles of a kernel
+    """sum + q k: `product`, whose three TF32 products look for NaNs in every z, without that."""
+    if q_Si.dtype != tl.float32:
+        return product(q_Si, k_iT, sum_ST)
+    else:
+        high_Si, high_iT = _nearest_tf32(q_Si), _nearest_tf32(k_iT)
+        sum_ST = tl.dot(q_Si - high_Si, high_iT, sum_ST, input_precision="tf32")
+        sum_ST = tl.dot(high_Si, k_iT - high_iT, sum_ST, input_precision="tf32")
+        return tl.dot(high_Si, high_iT, sum_ST, input_precision="tf32")
+
+
+@triton.jit
+def _nearest_tf32(x):  # type: ignore[no-untyped-def]  # a tile of a kernel
+    return ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def _walk(  # type: ignore[no-untyped-def]  # parameters are the kernel's own types
-    best_ST, tile_ST, start, stop, last, key_T, k_iT, q_ptr, alpha_ptr, q_token, q_head, q_dim, a_token, a_head,
-    HEADS: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, ACTIVATION: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr,
+    best_ST, tile_ST, start, stop, last, rows, key_T, k_iT, q_ptr, linear_ptr, alpha_ptr,
+    HEADS: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, ACTIVATION: tl.constexpr, ADDENDS: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     """Best scores and their tiles after the queries from `start` to before `stop`; those after `last` count as it."""
-    dim_i = tl.arange(0, DIM_PADDED)
-    for tile in range(start, stop, QUERIES):
+    dim_i = tl.arange(0, DIM_PADDED)[None, :]
+    for tile in tl.range(start, stop, QUERIES, num_stages=STAGES):  # as the loop's own, for alpha, too
         query_S = tl.minimum(tile + tl.arange(0, QUERIES), last)
+        at_S = query_S * rows
         score_ST = tl.zeros((QUERIES, KEYS), tl.float32)
+        for addend in tl.static_range(ADDENDS):
+            addend_Si = at_S[:, None] * (ADDENDS * DIM) + (addend * DIM + dim_i)
+            linear_Si = tl.load(linear_ptr + addend_Si, mask=dim_i < DIM, other=0.0)
+            score_ST = _added(linear_Si, k_iT, score_ST)
         for head in tl.static_range(HEADS):
-            q_Si = tl.load(
-                q_ptr + query_S[:, None] * q_token + head * q_head + dim_i[None, :] * q_dim,
-                mask=dim_i[None, :] < DIM,
-                other=0.0,
-            )
-            alpha_S = tl.load(alpha_ptr + query_S * a_token + head * a_head).to(tl.float32)
-            z_ST = product(q_Si, k_iT, tl.zeros((QUERIES, KEYS), tl.float32))
-            if ACTIVATION == "relu":  # doubled: z + |z| is one addition, twice as fast as a maximum
-                score_ST += alpha_S[:, None] * (z_ST + tl.abs(z_ST))
+            head_Si = at_S[:, None] * (HEADS * DIM) + (head * DIM + dim_i)
+            q_Si = tl.load(q_ptr + head_Si, mask=dim_i < DIM, other=0.0)
+            alpha_S = tl.load(alpha_ptr + at_S * HEADS + head)
+            z_ST = _added(q_Si, k_iT, tl.zeros((QUERIES, KEYS), tl.float32))
+            if ACTIVATION == "relu":
+                z_ST = tl.abs(z_ST)
             elif ACTIVATION == "softplus":
-                score_ST += alpha_S[:, None] * (tl.maximum(z_ST, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(z_ST))))
-            else:
-                score_ST += alpha_S[:, None] * z_ST
+                z_ST = tl.maximum(z_ST, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(z_ST)))
+            score_ST += alpha_S[:, None] * z_ST
         if CAUSAL:
             score_ST = tl.where(query_S[:, None] >= key_T[None, :], score_ST, float("-inf"))
         better_ST = score_ST > best_ST
@@ -69,11 +108,10 @@ def _walk(  # type: ignore[no-untyped-def]  # parameters are the kernel's own ty
 @autotuned(HALF, SINGLE, key=("chunk", "HEADS", "DIM_PADDED", "ACTIVATION"))
 @triton.jit(do_not_specialize=("tokens", "rows", "chunks"))
 def _chunk_maxima(  # type: ignore[no-untyped-def]  # parameters are the kernel's own types
-    q_ptr, k_ptr, alpha_ptr, length_ptr, best_ptr, winner_ptr,
-    tokens, rows, chunk, chunks,
-    q_batch, q_token, q_row, q_head, q_dim, k_batch, k_token, k_dim, a_batch, a_token, a_row, a_head,
-    HEADS: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, ACTIVATION: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    q_ptr, k_ptr, linear_ptr, alpha_ptr, length_ptr, best_ptr, winner_ptr,
+    tokens, rows, chunk, chunks, k_batch, k_token, k_dim,
+    HEADS: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, ACTIVATION: tl.constexpr, ADDENDS: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     lane = tl.program_id(2).to(tl.int64)
     batch, row = lane // rows, lane % rows
@@ -87,26 +125,26 @@ def _chunk_maxima(  # type: ignore[no-untyped-def]  # parameters are the kernel'
         mask=(key_T[None, :] < length) & (dim_i[:, None] < DIM),
         other=0.0,
     )
-    q_ptr += batch * q_batch + row * q_row
-    alpha_ptr += batch * a_batch + row * a_row
+    at = batch * tokens * rows + row  # of the first query
+    q_ptr += at * (HEADS * DIM)
+    linear_ptr += at * (ADDENDS * DIM)
+    alpha_ptr += at * HEADS
     start, stop = tl.maximum(number * chunk, first), tl.minimum((number + 1) * chunk, length)
     crossing = tl.minimum(stop, first + KEYS)  # queries before it do not see all keys of the block
     free = start + tl.cdiv(tl.maximum(crossing - start, 0), QUERIES) * QUERIES
     best_ST = tl.full((QUERIES, KEYS), float("-inf"), tl.float32)
     tile_ST = tl.zeros((QUERIES, KEYS), tl.int32)
     best_ST, tile_ST = _walk(
-        best_ST, tile_ST, start, crossing, stop - 1, key_T, k_iT, q_ptr, alpha_ptr, q_token, q_head, q_dim, a_token,
-        a_head, HEADS, DIM, DIM_PADDED, ACTIVATION, QUERIES, KEYS, CAUSAL=True,
+        best_ST, tile_ST, start, crossing, stop - 1, rows, key_T, k_iT, q_ptr, linear_ptr, alpha_ptr,
+        HEADS, DIM, DIM_PADDED, ACTIVATION, ADDENDS, QUERIES, KEYS, STAGES, CAUSAL=True,
     )  # fmt: skip
     best_ST, tile_ST = _walk(
-        best_ST, tile_ST, free, stop, stop - 1, key_T, k_iT, q_ptr, alpha_ptr, q_token, q_head, q_dim, a_token,
-        a_head, HEADS, DIM, DIM_PADDED, ACTIVATION, QUERIES, KEYS, CAUSAL=False,
+        best_ST, tile_ST, free, stop, stop - 1, rows, key_T, k_iT, q_ptr, linear_ptr, alpha_ptr,
+        HEADS, DIM, DIM_PADDED, ACTIVATION, ADDENDS, QUERIES, KEYS, STAGES, CAUSAL=False,
     )  # fmt: skip
     best_T = tl.max(best_ST, axis=0)
     query_ST = tl.minimum(tile_ST + tl.arange(0, QUERIES)[:, None], stop - 1)
     winner_T = tl.min(tl.where(best_ST == best_T[None, :], query_ST, tokens), axis=0)
-    if ACTIVATION == "relu":
-        best_T *= 0.5
     reached_T = (key_T < length) & (best_T > float("-inf"))
     out_T = (number * tl.num_programs(2) + lane) * tokens + key_T
     tl.store(best_ptr + out_T, tl.where(reached_T, best_T, float("-inf")), mask=key_T < tokens)
@@ -116,23 +154,27 @@ def _chunk_maxima(  # type: ignore[no-untyped-def]  # parameters are the kernel'
 def indexer_max(
     q_BSGHi: Tensor, k_BTi: Tensor, alpha_BSGH: Tensor, lengths_B: Tensor, activation: str
 ) -> tuple[Tensor, Tensor]:
-    """Maxima [B, G, L] (fp32) and winning queries [B, G, L] (int64) of the scores; any strides, S = T >= L.
+    """Maxima [B, G, T] (fp32) and winning queries [B, G, T] (int64) of the scores; any strides, S = T, no host waits.
 
-    L is the longest length. At padded keys the maximum is -inf and the winner the key's own position; ties go to the
-    earliest query. q and k are of one dtype: products of fp32 are about as exact as fp32, those of bf16 and fp16 exact,
-    and all sums are fp32. No gradients.
+    At padded keys the maximum is -inf and the winner the key's own position; ties go to the earliest query. q and k are
+    of one dtype: products of fp32 are about as exact as fp32, those of bf16 and fp16 exact, and all sums are fp32. No
+    gradients.
     """
-    tokens = int(lengths_B.max())
-    batch, _, rows, heads, dim = q_BSGHi.shape
-    assert q_BSGHi.dtype == k_BTi.dtype and q_BSGHi.stride(1) * tokens < 2**31
+    batch, tokens, rows, heads, dim = q_BSGHi.shape
+    assert q_BSGHi.dtype == k_BTi.dtype and q_BSGHi[0].numel() < 2**31
+    alpha_BSGH = alpha_BSGH.float()
+    linear_BSGPi, unit_BG1 = q_BSGHi[:, :, :, :0], alpha_BSGH.new_ones(1, 1, 1)
+    if activation == "relu":
+        linear_BSGPi, alpha_BSGH, unit_BG1 = _linear_part(q_BSGHi, alpha_BSGH, lengths_B)
     chunk = chunk_of(batch * rows, tokens, BLOCK, PROGRAMS)
     chunks = triton.cdiv(tokens, chunk)
     best_CBGT = torch.empty(chunks, batch, rows, tokens, device=q_BSGHi.device)
     winner_CBGT = torch.empty(chunks, batch, rows, tokens, dtype=torch.int32, device=q_BSGHi.device)
     _chunk_maxima[lambda meta: (triton.cdiv(tokens, meta["KEYS"]), chunks, batch * rows)](
-        q_BSGHi,
+        q_BSGHi.contiguous(),  # constant distances of the heads let one address serve them all
         k_BTi,
-        alpha_BSGH,
+        linear_BSGPi,
+        alpha_BSGH.contiguous(),
         lengths_B,
         best_CBGT,
         winner_CBGT,
@@ -140,13 +182,32 @@ def indexer_max(
         rows,
         chunk,
         chunks,
-        *q_BSGHi.stride(),
         *k_BTi.stride(),
-        *alpha_BSGH.stride(),
         HEADS=heads,
         DIM=dim,
         DIM_PADDED=max(SMALLEST_DOT, triton.next_power_of_2(dim)),
         ACTIVATION=activation,
+        ADDENDS=linear_BSGPi.shape[3],
     )
     best_BGT, number_BGT = best_CBGT.max(dim=0)  # the first of equal chunks
-    return best_BGT, winner_CBGT.gather(0, number_BGT[None])[0].long()
+    return best_BGT * unit_BG1, winner_CBGT.gather(0, number_BGT[None])[0].long()
+
+
+def _linear_part(q_BSGHi: Tensor, alpha_BSGH: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q~ [B, S, G, P, i] as addends of q's dtype, alpha, and what the kernel's 2 A of the two is to be multiplied by.
+
+    For fp16 both are scaled, by one power of two for each row, so that q~ neither overflows nor loses its last bits.
+    """
+    linear_BSGi = (alpha_BSGH[..., None] * q_BSGHi).sum(dim=3)
+    unit_BG1 = linear_BSGi.new_full((1, 1, 1), 0.5)
+    if q_BSGHi.dtype == torch.float16:
+        padding_BS = torch.arange(linear_BSGi.shape[1], device=lengths_B.device) >= lengths_B[:, None]
+        largest_BG = linear_BSGi.masked_fill(padding_BS[..., None, None], 0.0).abs().amax((1, 3)).clamp(min=TINY)
+        scale_BG = torch.exp2(EXPONENT - torch.frexp(largest_BG).exponent)
+        linear_BSGi, alpha_BSGH = linear_BSGi * scale_BG[:, None, :, None], alpha_BSGH * scale_BG[:, None, :, None]
+        unit_BG1 = 0.5 / scale_BG[..., None]
+    addends = []
+    for _ in range(ADDENDS_OF[q_BSGHi.dtype]):
+        addends.append(linear_BSGi.to(q_BSGHi.dtype))
+        linear_BSGi = linear_BSGi - addends[-1]
+    return torch.stack(addends, dim=3), alpha_BSGH, unit_BG1
