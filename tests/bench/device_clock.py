@@ -11,12 +11,15 @@ import torch
 FLUSHED_BYTES = 2**28  # more than any L2 cache
 
 
-def seconds(work: Callable[[], object], device: torch.device, repeats: int, limit: float = 5.0) -> float:
-    """Median of `repeats` runs after one that warms up (and compiles), or of as many as fit into `limit` seconds.
+def seconds(
+    work: Callable[[], object], device: torch.device, repeats: int, limit: float = 5.0, warm: bool = False
+) -> float:
+    """Median of `repeats` runs, or of as many as fit into `limit` seconds, after one that warms up unless it is `warm`.
 
     On a GPU the L2 cache is overwritten before each, as other layers' work would.
     """
-    work()
+    if not warm:
+        work()
     scratch = torch.empty(FLUSHED_BYTES if device.type == "cuda" else 1, dtype=torch.uint8, device=device)
     times: list[float] = []
     while len(times) < repeats and sum(times) < limit:

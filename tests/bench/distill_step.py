@@ -64,7 +64,7 @@ def measure_step(backbone: Backbone, experiment: Experiment, tokens: int, repeat
         if device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        row[f"{name}_seconds"] = seconds(work, device, repeats)
+        row[f"{name}_seconds"] = seconds(work, device, repeats, warm=True)
         if device.type == "cuda":
             row[f"{name}_peak_GiB"] = torch.cuda.max_memory_allocated() / 2**30
     row["ratio"] = row["step_seconds"] / row["forward_seconds"]

@@ -23,13 +23,18 @@ def add(verbs: Verbs) -> None:
         "--stop-after", type=float, metavar="MINUTES", help="with --without-ray: end this call then, to go on"
     )
     verb.add_argument("--ship", action="store_true", help="put the trained model into the package, as `testbed`")
+    verb.add_argument("--documents", type=Path, metavar="JSONL", help="write training documents for distillation")
+    verb.add_argument("--count", type=int, default=1200, help="with --documents: how many")
+    verb.add_argument("--length", type=int, default=2048, help="with --documents: tokens of each at most")
     verb.add_argument("--scores", type=Path, metavar="JSON", help="with --ship: what testbed_scores.py wrote")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from indexmem.workflows.pretrain import pretrain, pretrain_locally, ship_model
+    from indexmem.workflows.pretrain import make_documents, pretrain, pretrain_locally, ship_model
 
     experiment = load_spec(arguments)
+    if arguments.documents is not None:
+        return make_documents(experiment, arguments.documents, arguments.count, arguments.length)
     if arguments.ship:
         return ship_model(experiment, arguments.without_ray, arguments.scores)
     if arguments.without_ray is not None:

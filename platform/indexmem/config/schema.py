@@ -47,7 +47,9 @@ class IndexerConfig(Section):
     dim: PositiveInt | None = Field(None, description="d_i; default head_dim/8, at least 1")
     activation: Literal["relu", "softplus", "identity"] = "relu"
     share_every: PositiveInt = Field(1, description="layers served by one indexer (IndexCache; paper: 4)")
-    checkpoint: str | None = Field(None, description="folder of trained modules; default: what this spec trains")
+    checkpoint: str | None = Field(
+        None, description="folder of trained modules, or testbed-modules; default: what this spec trains"
+    )
 
 
 class MemoryConfig(Section):
@@ -109,6 +111,7 @@ class DistillConfig(Section):
     )
     max_failures: Annotated[int, Field(ge=0)] = Field(3, description="worker-group restarts before the run fails")
     modules: tuple[Literal["indexer", "memory", "locret"], ...] = Field(("indexer",), description="what is trained")
+    locret_hidden: PositiveInt = Field(1024, description="hidden size of Locret's heads")
     joint_from: Annotated[int, Field(ge=0)] = Field(0, description="step at which memories join (second stage)")
     score_products: Literal["float32", "float16", "bfloat16"] = Field(
         "float32", description="on GPUs, of the search for each key's best query; its score is computed in float32"

@@ -21,7 +21,7 @@ OPERATIONAL = {
     *("use_gpu", "min_workers", "checkpoint_every", "keep_checkpoints", "checkpoint_storage", "max_failures"),
 }
 # Settings that came later: at these values a run keeps the name that it had without them.
-LATER = {"packing": False, "score_products": "float32"}
+LATER = {"packing": False, "score_products": "float32", "locret_hidden": 1024}
 STREAM_VERSION = 2  # of distill/data.py; raise when the same texts give other micro-batches
 
 

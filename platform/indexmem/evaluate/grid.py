@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +27,7 @@ from indexmem.eviction.methods.registry import FULL, make_method, needs_training
 from indexmem.models.backbone import fingerprint, inspect, load_tokenizer
 from indexmem.models.geometry import Geometry
 from indexmem.models.known_geometries import KNOWN_GEOMETRIES, is_at_hand
+from indexmem.models.shipped import checkpoint_folder
 from indexmem.models.texts import load_texts
 from indexmem.results.gate import check_floor
 from indexmem.results.store import RowStore
@@ -218,7 +218,7 @@ def _checkpoint(experiment: Experiment, required: bool) -> str | None:
     if not learned:
         return None
     if experiment.indexer.checkpoint:
-        return str(Path(experiment.indexer.checkpoint).expanduser().absolute())
+        return str(checkpoint_folder(experiment.indexer.checkpoint))
     run = DistillRun.of(experiment)
     if run.finished:
         return str(run.final)

@@ -7,7 +7,8 @@ Of the ReLU, half is linear: 2 relu(z) = z + |z|, and the linear parts of all he
 
     2 A[s,t] = q~[s] . k[t] + sum_h alpha[s,h] |q[s,h] . k[t]|,   q~[s] = sum_h alpha[s,h] q[s,h]
 
-so that a head costs one multiply-add, whose |z| is free. q~ is given as the sum of few addends of the inputs' dtype.
+so that a head costs one multiply-add, whose |z| is free (`linear_part`: q~ as few addends of the inputs' dtype, and
+the unit in which sums are stored).
 
 A program owns a block of keys and one chunk of the queries, walks over the chunk tile by tile, sums the heads in
 registers and keeps, for each place of the tile, the best score and the tile that gave it. Chunks are joined afterwards,
@@ -28,29 +29,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from indexmem.kernels.linear_part import linear_part
 from indexmem.kernels.tiles import SMALLEST_DOT, autotuned, chunk_of, product
 
 PROGRAMS = 4096  # of the largest grid: some 10 for each that runs at a time, so that the last ones to end cost little
 BLOCK = 256  # keys of a program, as `chunk_of` counts them
-ADDENDS_OF = {torch.float16: 2, torch.bfloat16: 3, torch.float32: 1}  # of q~, 22 to 24 bits together
-EXPONENT, TINY = 15, 1e-6  # q~ is scaled to just below 2^15 for fp16, or as if its largest number were this one
-HALF = [
-    triton.Config({"QUERIES": 16, "KEYS": 256, "STAGES": 3}, num_warps=4, maxnreg=168),  # three programs fit
-    triton.Config({"QUERIES": 16, "KEYS": 256, "STAGES": 2}, num_warps=4, maxnreg=168),
-    triton.Config({"QUERIES": 16, "KEYS": 256, "STAGES": 3}, num_warps=4),
+HALF = [  # so many registers let three programs of four warps fit, six of two
+    triton.Config({"QUERIES": 16, "KEYS": 256, "STAGES": 3}, num_warps=4, maxnreg=168),
     triton.Config({"QUERIES": 16, "KEYS": 128, "STAGES": 3}, num_warps=2, maxnreg=168),
-    triton.Config({"QUERIES": 16, "KEYS": 128, "STAGES": 3}, num_warps=4, maxnreg=128),
-    triton.Config({"QUERIES": 32, "KEYS": 128, "STAGES": 3}, num_warps=4, maxnreg=168),
-    triton.Config({"QUERIES": 32, "KEYS": 128, "STAGES": 3}, num_warps=8, maxnreg=128),
-    triton.Config({"QUERIES": 64, "KEYS": 64, "STAGES": 3}, num_warps=4, maxnreg=168),  # by `wgmma`
+    triton.Config({"QUERIES": 32, "KEYS": 128, "STAGES": 3}, num_warps=4, maxnreg=168),  # for short texts
 ]
 SINGLE = [
     triton.Config({"QUERIES": 16, "KEYS": 128, "STAGES": 3}, num_warps=4),
-    triton.Config({"QUERIES": 16, "KEYS": 128, "STAGES": 2}, num_warps=4),
-    triton.Config({"QUERIES": 16, "KEYS": 256, "STAGES": 3}, num_warps=8),
-    triton.Config({"QUERIES": 16, "KEYS": 64, "STAGES": 3}, num_warps=2),
     triton.Config({"QUERIES": 64, "KEYS": 64, "STAGES": 2}, num_warps=4),  # by `wgmma`
-    triton.Config({"QUERIES": 64, "KEYS": 32, "STAGES": 2}, num_warps=4),
+    triton.Config({"QUERIES": 16, "KEYS": 64, "STAGES": 3}, num_warps=2),  # for short texts
 ]
 
 
@@ -108,7 +100,7 @@ def _walk(  # type: ignore[no-untyped-def]  # parameters are the kernel's own ty
 @autotuned(HALF, SINGLE, key=("chunk", "HEADS", "DIM_PADDED", "ACTIVATION"))
 @triton.jit(do_not_specialize=("tokens", "rows", "chunks"))
 def _chunk_maxima(  # type: ignore[no-untyped-def]  # parameters are the kernel's own types
-    q_ptr, k_ptr, linear_ptr, alpha_ptr, length_ptr, best_ptr, winner_ptr,
+    q_ptr, k_ptr, linear_ptr, alpha_ptr, unit_ptr, length_ptr, best_ptr, winner_ptr,
     tokens, rows, chunk, chunks, k_batch, k_token, k_dim,
     HEADS: tl.constexpr, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, ACTIVATION: tl.constexpr, ADDENDS: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
@@ -146,6 +138,8 @@ def _chunk_maxima(  # type: ignore[no-untyped-def]  # parameters are the kernel'
     query_ST = tl.minimum(tile_ST + tl.arange(0, QUERIES)[:, None], stop - 1)
     winner_T = tl.min(tl.where(best_ST == best_T[None, :], query_ST, tokens), axis=0)
     reached_T = (key_T < length) & (best_T > float("-inf"))
+    if ACTIVATION == "relu":
+        best_T *= tl.load(unit_ptr + lane)
     out_T = (number * tl.num_programs(2) + lane) * tokens + key_T
     tl.store(best_ptr + out_T, tl.where(reached_T, best_T, float("-inf")), mask=key_T < tokens)
     tl.store(winner_ptr + out_T, tl.where(reached_T, winner_T, key_T), mask=key_T < tokens)
@@ -162,19 +156,23 @@ def indexer_max(
     """
     batch, tokens, rows, heads, dim = q_BSGHi.shape
     assert q_BSGHi.dtype == k_BTi.dtype and q_BSGHi[0].numel() < 2**31
-    alpha_BSGH = alpha_BSGH.float()
-    linear_BSGPi, unit_BG1 = q_BSGHi[:, :, :, :0], alpha_BSGH.new_ones(1, 1, 1)
+    q_BSGHi = q_BSGHi.contiguous()  # constant distances of the heads let one address serve them all
     if activation == "relu":
-        linear_BSGPi, alpha_BSGH, unit_BG1 = _linear_part(q_BSGHi, alpha_BSGH, lengths_B)
+        linear_BSGPi, alpha_BSGH, unit_BG = linear_part(q_BSGHi, alpha_BSGH, lengths_B)
+    else:
+        alpha_BSGH = alpha_BSGH.float().contiguous()
+        linear_BSGPi, unit_BG = q_BSGHi[:, :, :, :0], alpha_BSGH  # neither is read
     chunk = chunk_of(batch * rows, tokens, BLOCK, PROGRAMS)
     chunks = triton.cdiv(tokens, chunk)
     best_CBGT = torch.empty(chunks, batch, rows, tokens, device=q_BSGHi.device)
-    winner_CBGT = torch.empty(chunks, batch, rows, tokens, dtype=torch.int32, device=q_BSGHi.device)
+    # As returned: a narrower type would cost a launch more, which at few tokens is much of the time.
+    winner_CBGT = torch.empty(chunks, batch, rows, tokens, dtype=torch.int64, device=q_BSGHi.device)
     _chunk_maxima[lambda meta: (triton.cdiv(tokens, meta["KEYS"]), chunks, batch * rows)](
-        q_BSGHi.contiguous(),  # constant distances of the heads let one address serve them all
+        q_BSGHi,
         k_BTi,
         linear_BSGPi,
-        alpha_BSGH.contiguous(),
+        alpha_BSGH,
+        unit_BG,
         lengths_B,
         best_CBGT,
         winner_CBGT,
@@ -189,25 +187,7 @@ def indexer_max(
         ACTIVATION=activation,
         ADDENDS=linear_BSGPi.shape[3],
     )
+    if chunks == 1:
+        return best_CBGT[0], winner_CBGT[0]
     best_BGT, number_BGT = best_CBGT.max(dim=0)  # the first of equal chunks
-    return best_BGT * unit_BG1, winner_CBGT.gather(0, number_BGT[None])[0].long()
-
-
-def _linear_part(q_BSGHi: Tensor, alpha_BSGH: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q~ [B, S, G, P, i] as addends of q's dtype, alpha, and what the kernel's 2 A of the two is to be multiplied by.
-
-    For fp16 both are scaled, by one power of two for each row, so that q~ neither overflows nor loses its last bits.
-    """
-    linear_BSGi = (alpha_BSGH[..., None] * q_BSGHi).sum(dim=3)
-    unit_BG1 = linear_BSGi.new_full((1, 1, 1), 0.5)
-    if q_BSGHi.dtype == torch.float16:
-        padding_BS = torch.arange(linear_BSGi.shape[1], device=lengths_B.device) >= lengths_B[:, None]
-        largest_BG = linear_BSGi.masked_fill(padding_BS[..., None, None], 0.0).abs().amax((1, 3)).clamp(min=TINY)
-        scale_BG = torch.exp2(EXPONENT - torch.frexp(largest_BG).exponent)
-        linear_BSGi, alpha_BSGH = linear_BSGi * scale_BG[:, None, :, None], alpha_BSGH * scale_BG[:, None, :, None]
-        unit_BG1 = 0.5 / scale_BG[..., None]
-    addends = []
-    for _ in range(ADDENDS_OF[q_BSGHi.dtype]):
-        addends.append(linear_BSGi.to(q_BSGHi.dtype))
-        linear_BSGi = linear_BSGi - addends[-1]
-    return torch.stack(addends, dim=3), alpha_BSGH, unit_BG1
+    return best_BGT, winner_CBGT.gather(0, number_BGT[None])[0]

@@ -1,4 +1,4 @@
-"""Models whose weights this package carries: one folder each under `assets/`, in Hugging Face layout.
+"""Weights that this package carries, one folder each under `assets/`: models in Hugging Face layout, trained modules.
 
 A model has its name as soon as its folder holds weights, and not before.
 """
@@ -14,12 +14,18 @@ from indexmem.errors import UserError
 FOLDER = Path(__file__).parents[1] / "assets"
 WEIGHTS = "model.safetensors"
 TESTBED = "testbed"
+MODULES = "testbed-modules"  # indexers, memories and Locret heads of the testbed
 MADE_BY: Mapping[str, str] = MappingProxyType({TESTBED: "python jobs/pretrain_testbed.py sweeps/testbed.yaml --ship"})
 
 
 def shipped_models() -> Mapping[str, Path]:
     """Folders of the models whose weights are here, by name."""
     return {path.parent.name: path.parent for path in sorted(FOLDER.glob(f"*/{WEIGHTS}"))}
+
+
+def checkpoint_folder(name: str) -> Path:
+    """Folder of trained modules: those that this package carries by their name, all others by their path."""
+    return FOLDER / name if name == MODULES else Path(name).expanduser().absolute()
 
 
 def check_shipped(name: str) -> None:

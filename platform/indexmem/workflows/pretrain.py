@@ -15,6 +15,7 @@ from indexmem.live.view import LiveView
 from indexmem.models.shipped import FOLDER, TESTBED
 from indexmem.models.texts import load_texts
 from indexmem.pretrain.card import ship
+from indexmem.pretrain.corpus import write_documents
 from indexmem.pretrain.documents import TASKS
 from indexmem.pretrain.local import FINAL, train_locally
 from indexmem.pretrain.model import parameter_count
@@ -84,6 +85,14 @@ def ship_model(experiment: Experiment, folder: Path | None, scores: Path | None)
     """Put what the spec, or a local training in `folder`, has trained into this package."""
     source = folder / FINAL if folder is not None else PretrainRun.of(experiment).final
     say(f"shipped: {ship(source, FOLDER / TESTBED, scores)}")
+    return 0
+
+
+def make_documents(experiment: Experiment, path: Path, count: int, length: int) -> int:
+    """Write documents of the spec's mixture as a corpus to distill on."""
+    check_pretrain(experiment)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    say(f"{count} documents: {write_documents(experiment.pretrain, count, length, path)}")
     return 0
 
 

@@ -42,7 +42,7 @@ class LocretTrainee(Trainee):
 
     def __init__(self, experiment: Experiment, geometry: Geometry) -> None:
         super().__init__()
-        self.heads = LocretStack(LocretShape(), geometry)
+        self.heads = LocretStack(LocretShape(experiment.distill.locret_hidden), geometry)
 
     @property
     def trained(self) -> LocretStack:
