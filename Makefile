@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 # The CPU build of torch. Where the default index serves CUDA builds only, pass TORCH_ARGS="--index-url <CPU wheels>".
 TORCH ?= torch==2.13.0
 TORCH_ARGS ?=
-SPEC ?= sweeps/smoke.yaml
+# The testbed, in about three minutes. With SmolLM2, some seven: make quickstart SPEC=sweeps/smoke.yaml
+SPEC ?= sweeps/quickstart.yaml
 
 .PHONY: quickstart test test-slow lint ui assets env clean
 

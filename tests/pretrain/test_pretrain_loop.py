@@ -120,12 +120,12 @@ def test_nonsense_stops_before_it_is_applied(config, tmp_path, monkeypatch):
 def test_a_call_that_runs_out_of_time_is_finished_by_the_next(config, tmp_path, monkeypatch):
     monkeypatch.setattr("indexmem.pretrain.local.prepare", lambda *_: {32: 1.0, 128: 3.0})
     assert train_locally(config, tmp_path, minutes=0.25, stop_after=1e-9) is None
-    assert json.loads((tmp_path / "plan.json").read_text())["steps"] == 6  # 0.9 * 15 s / 2 s
+    assert json.loads((tmp_path / "plan.json").read_text())["steps"] == 5  # 0.7 * 15 s / 2 s
     assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000001"]
     final = train_locally(config, tmp_path, minutes=99, stop_after=None)
     assert final == tmp_path / "final"
     assert not (final / "state.pt").exists()
-    assert json.loads((final / "trained.json").read_text())["step"] == 6
+    assert json.loads((final / "trained.json").read_text())["step"] == 5
 
 
 def test_too_little_time_and_ranks_that_do_not_divide_are_refused(config):

@@ -1,0 +1,84 @@
+"""What the package carries: a model that retrieves, and modules that fit it."""
+
+import json
+
+import pytest
+
+from indexmem.config.load import load, validate
+from indexmem.config.pretrain import PretrainConfig
+from indexmem.evaluate.cell import CellEvaluator
+from indexmem.evaluate.grid import plan
+from indexmem.models.prompt import encode
+from indexmem.models.shipped import FOLDER, MODULES, checkpoint_folder, shipped_models
+from indexmem.pretrain.corpus import documents, write_documents
+from indexmem.pretrain.tokenizer import load as load_tokenizer
+
+PROVENANCE = {"git_commit": "test", "versions": {}, "host": "test"}
+LEARNED = ["indexmem", "indexer", "snapkv+memory", "locret"]
+
+
+def rows_of(tmp_path, **grid):
+    raw = {
+        "model": {"id": "testbed"},
+        "indexer": {"checkpoint": MODULES},
+        "grid": {"length": 1024, **grid},
+        "run": {"root": str(tmp_path)},
+    }
+    experiment = validate(raw, "test")
+    planned = plan(experiment)
+    evaluator = CellEvaluator.load(experiment, planned.methods, planned.checkpoint, PROVENANCE)
+    rows, _ = evaluator.evaluate(planned.remaining())
+    assert all(row["status"] == "ok" for row in rows), [row["error_message"] for row in rows]
+    return rows
+
+
+def test_it_answers_with_its_full_cache(tmp_path):
+    rows = rows_of(tmp_path, methods=["full"], benchmarks=["niah_single_2", "niah_multikey_1", "vt"], samples=4)
+    assert sum(row["score"] for row in rows) / len(rows) >= 0.9
+
+
+def test_its_modules_run_at_once_and_the_memory_keeps_what_was_evicted(tmp_path):
+    rows = rows_of(tmp_path, methods=LEARNED, ratios=[0.75], benchmarks=["niah_multikey_1"], samples=6)
+    scores = {method: sum(row["score"] for row in rows if row["method"] == method) for method in LEARNED}
+    assert scores["indexmem"] >= scores["indexer"] + 1  # of 6
+    assert {row["memory_bytes"] > 0 for row in rows if row["method"] == "indexmem"} == {True}
+
+
+def test_what_is_shipped_is_small_and_says_where_it_comes_from():
+    assert (shipped_models()["testbed"] / "model.safetensors").stat().st_size < 16 * 2**20
+    folder = checkpoint_folder(MODULES)
+    assert folder == FOLDER / MODULES
+    sizes = {path.stem: path.stat().st_size for path in folder.glob("*.safetensors")}
+    assert set(sizes) == {"indexer", "locret", "memory-indexer", "memory-snapkv"}
+    assert max(sizes.values()) < 2 * 2**20
+    trained = json.loads((folder / "config.json").read_text())["trained"]
+    assert trained["backbone"] == "testbed" and trained["distill"]["texts"] == ["build/testbed/documents.jsonl"]
+
+
+def test_other_checkpoints_are_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert checkpoint_folder("some/folder") == tmp_path / "some" / "folder"
+
+
+@pytest.fixture
+def config():
+    return PretrainConfig(mixture={"niah_multikey_1": 1.0, "vt": 1.0, "text": 5.0})
+
+
+def test_documents_are_what_training_reads_as_text(config, tmp_path):
+    tokenizer = load_tokenizer()
+    found = list(documents(config, 3, 512))
+    assert len(set(found)) == 3 and list(documents(config, 3, 512)) == found
+    for text in found:
+        ids = encode(tokenizer, text)
+        assert 100 < len(ids) <= 512 and ids[0] == tokenizer.bos_token_id and ids[-1] == tokenizer.eos_token_id
+    path = write_documents(config, 2, 512, tmp_path / "documents.jsonl")
+    assert [json.loads(line)["text"] for line in path.read_text().splitlines()] == found[:2]
+
+
+def test_the_spec_of_the_modules_is_the_one_in_the_repository():
+    trained = json.loads((checkpoint_folder(MODULES) / "config.json").read_text())["trained"]
+    spec = load("sweeps/testbed-modules.yaml").distill.model_dump(mode="json")
+    assert {key: value for key, value in trained["distill"].items() if key != "texts"} == {
+        key: value for key, value in spec.items() if key != "texts"
+    }
