@@ -206,8 +206,8 @@ def compare(result: dict[str, Any], other: str, texts: dict[str, dict]) -> None:
     print(f"{other}: shared is {speedup:.1f} times faster a sample; {same} of {of} texts equal", differing[:8])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def arguments_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The grid, from the command line."""
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=1)
     parser.add_argument("--loop-samples", type=int, help="samples of the two loops; default: all")
@@ -221,7 +221,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch-gib", type=float, help="memory of a decode batch; default: the engine's choice")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def setup(arguments: argparse.Namespace) -> tuple[Backbone, CellEvaluator, list[Task]]:
+    """What runs it: model, methods and tasks, one more of them than samples."""
     if arguments.geometry:
         backbone = seeded_backbone(
             arguments.geometry, getattr(torch, arguments.dtype), arguments.device, load_tokenizer(ModelConfig())
@@ -236,6 +240,12 @@ def main() -> None:
     context = MethodContext(backbone.geometry, str(backbone.device))
     methods = {config.label: make_method(config, context) for config in spec.grid.methods}
     evaluator = CellEvaluator(spec, backbone, methods, PROVENANCE)
+    return backbone, evaluator, tasks
+
+
+def main() -> None:
+    arguments = arguments_of(argparse.ArgumentParser(description=__doc__.splitlines()[0]))
+    backbone, evaluator, tasks = setup(arguments)
     # The last sample warms up (kernels are loaded when first used); the loops that repeat a cell's work need two cells.
     *tasks, spare = tasks
     few = tasks[: arguments.loop_samples or len(tasks)]

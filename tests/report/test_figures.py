@@ -13,10 +13,11 @@ from report_zoo import zoo_rows
 from indexmem.config.budget import NOTHING_EVICTED
 from indexmem.report.costs import costs
 from indexmem.report.figures import loss_curve, score_by_bytes, score_curve
-from indexmem.report.figures.base import spread
+from indexmem.report.figures.base import frame, label_ends, plain_line, spread
 from indexmem.report.figures.decoding import kept_while_decoding, truncation
 from indexmem.report.figures.tradeoffs import bytes_by_budget, score_by_time, time_by_budget
-from indexmem.report.palette import COLORS, LEARNED, styles
+from indexmem.report.images import standing_alone
+from indexmem.report.palette import COLORS, LEARNED, Style, styles
 from indexmem.results.summary import summarise
 
 
@@ -153,3 +154,15 @@ def test_the_loss_curve_has_the_rate_on_its_own_axis_and_takes_what_there_is() -
     assert full["learning rate"].yaxis == "y2"
     assert list(full["loss"].y) == [record["loss"] for record in history]
     assert [trace.name for trace in loss_curve([{"step": 1, "loss": 2.0}]).data] == ["loss"]
+
+
+def test_a_figure_in_a_file_names_its_methods_once() -> None:
+    """Beside the lines, or in a legend: the page has one for all its figures, a file has none."""
+    figure = frame("Score for memory", "bytes", "score")
+    for method in ("snapkv", "knorm"):
+        figure.add_trace(plain_line(method, Style("#112233", "circle", emphasised=False), [0, 1], [50, 40], ["", ""]))
+    alone = standing_alone(figure)
+    assert alone.layout.showlegend and [trace.showlegend for trace in alone.data] == [True, True]
+    assert not figure.layout.showlegend
+    label_ends(figure, 1.0, 5.0, 0.0)
+    assert standing_alone(figure) is figure

@@ -58,11 +58,23 @@ def write_images(figures: Mapping[str, go.Figure], folder: Path) -> None:
     names = list(figures)
     for start in range(0, len(names), AT_ONCE):
         some = names[start : start + AT_ONCE]
-        images = _drawn(command, {name: figures[name] for name in some})
+        images = _drawn(command, {name: standing_alone(figures[name]) for name in some})
         if missing := [name for name in some if f"{name}.png" not in images or f"{name}.svg" not in images]:
             raise UserError(f"{command} drew no image of {', '.join(missing)}. Try it with --headless by hand.")
         for name, content in images.items():
             (folder / name).write_bytes(content)
+
+
+def standing_alone(figure: go.Figure) -> go.Figure:
+    """With a legend if lines have no names beside them: the page has one for all its figures, a file has none."""
+    drawn = [trace for trace in figure.data if isinstance(trace, go.Scatter) and trace.mode]
+    lines = [trace for trace in drawn if trace.mode == "lines+markers" and trace.name]
+    if len(lines) < 2 or any(trace.mode == "text" for trace in drawn):
+        return figure
+    alone = go.Figure(figure)
+    for trace in alone.data:
+        trace.showlegend = trace.name in {line.name for line in lines}
+    return alone.update_layout(showlegend=True)
 
 
 def _drawn(command: str, figures: Mapping[str, go.Figure]) -> dict[str, bytes]:
