@@ -15,7 +15,6 @@ from indexmem.distill.history import History
 from indexmem.distill.loop import LocalContext, distill
 from indexmem.distill.module import DistillModule
 from indexmem.distill.targets import pooled_target
-from indexmem.distill.trainees import locret as training
 from indexmem.distill.trainees.base import StepContext
 from indexmem.distill.trainees.locret import TARGET, LocretTrainee, retention_loss
 from indexmem.distill.trainees.registry import make_trainees
@@ -127,14 +126,14 @@ def agreement(heads, backbone, ids):
     return torch.stack(correlation).mean().item(), torch.stack(found).mean().item()
 
 
-def test_it_learns_to_rank_windows_it_has_not_seen(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "LocretShape", lambda: LocretShape(128))  # 1,024 is wide for a model of width 48
+def test_it_learns_to_rank_windows_it_has_not_seen(tmp_path):
     (tmp_path / "text.txt").write_text(" ".join(SENTENCES[:150]))
     schedule = {"warmup": 5, "stable": 120, "decay": 75, "peak_lr": 0.005, "final_lr": 0.0005}
     spec = validate(
         {
             "distill": {
                 "modules": ["locret"],
+                "locret_hidden": 128,  # 1,024 is wide for a model of width 48
                 "texts": [str(tmp_path / "text.txt")],
                 "length": 96,
                 "batch_size": 2,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from indexmem.config.schema import Experiment
 from indexmem.distill.corpus import open_corpora
-from indexmem.distill.data import Position, WindowStream
+from indexmem.distill.data import MicroBatch, Position, WindowStream
 from indexmem.distill.history import History
 from indexmem.distill.module import DistillModule
 from indexmem.distill.prefetch import prefetched
@@ -128,27 +128,18 @@ def distill(experiment: Experiment, context: TrainContext, history: History, bac
                 optimizer.zero_grad(set_to_none=True)
             batch = next(data)
             share = context.world / per_step  # synchronising divides by the world
-            total_ML, tokens = torch.zeros(len(trainees), backbone.geometry.layers, device=backbone.device), 0
-            for number, micro_batch in enumerate(batch.micro_batches, start=1):
-                ids_BL, lengths_D = (x.to(backbone.device) for x in (micro_batch.ids_BL, micro_batch.lengths_D))
-                with nullcontext() if number == len(batch.micro_batches) else context.accumulating(synchronised):
-                    at = StepContext(step, config.seed)
-                    losses_ML = synchronised(ids_BL, lengths_D, at, micro_batch.packed) * share
-                    losses_ML.sum().backward()  # modules and layers are independent: each sees its own loss's gradient
-                total_ML += losses_ML.detach()
-                tokens += int(micro_batch.lengths_D.sum())
+            total_ML = _backward(context, synchronised, batch.micro_batches, StepContext(step, config.seed), share)
+            tokens = sum(int(micro_batch.lengths_D.sum()) for micro_batch in batch.micro_batches)
             # One all-reduce for both, so that all ranks stop after the same step.
             stop = total_ML.new_tensor([float(context.stop_requested())])
             averaged = context.mean(torch.cat((total_ML.flatten(), stop)))
             losses_ML, stopping = averaged[:-1].view_as(total_ML), bool(averaged[-1] > 0)
             _check_finite("loss", losses_ML, trainees, step)
-            norms = {}
-            for trainee, optimizer in zip(trainees, optimizers):
-                if trainee.starts_at() <= step:
-                    norms[trainee.name] = _clip(trainee, config.grad_clip, step)
-                    for group in optimizer.param_groups:
-                        group["lr"] = rate
-                    optimizer.step()
+            running = [pair for pair in zip(trainees, optimizers) if pair[0].starts_at() <= step]
+            norms = {
+                trainee.name: _update(trainee, optimizer, config.grad_clip, rate, step)
+                for trainee, optimizer in running
+            }
             for buffer in module.buffers():  # running statistics of the data
                 buffer.copy_(context.mean(buffer))
 
@@ -169,6 +160,33 @@ def distill(experiment: Experiment, context: TrainContext, history: History, bac
                 context.checkpoint(folder, {"step": step + 1})
             if stopping:
                 return
+
+
+def _backward(
+    context: TrainContext, synchronised: nn.Module, micro_batches: Sequence[MicroBatch], at: StepContext, share: float
+) -> Tensor:
+    """Gradients of a rank's micro-batches, each counting `share`, and the sum of their losses [modules, layers].
+
+    Ranks synchronise with the last one. Modules and layers are independent: each sees its own loss's gradient.
+    """
+    device = next(synchronised.parameters()).device
+    losses = []
+    for number, micro_batch in enumerate(micro_batches, start=1):
+        ids_BL, lengths_D = (x.to(device) for x in (micro_batch.ids_BL, micro_batch.lengths_D))
+        with nullcontext() if number == len(micro_batches) else context.accumulating(synchronised):
+            losses_ML = synchronised(ids_BL, lengths_D, at, micro_batch.packed) * share
+            losses_ML.sum().backward()
+        losses.append(losses_ML.detach())
+    return torch.stack(losses).sum(dim=0)
+
+
+def _update(trainee: Trainee, optimizer: torch.optim.Optimizer, grad_clip: float, rate: float, step: int) -> float:
+    """Take the step; the norm that the gradient had. Nothing is updated when it is not finite."""
+    norm = _clip(trainee, grad_clip, step)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    return norm
 
 
 def _named_metrics(name: str, losses_L: Tensor, norm: float) -> dict[str, float]:
