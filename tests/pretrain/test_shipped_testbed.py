@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from indexmem.cli import main
 from indexmem.config.load import load, validate
 from indexmem.config.pretrain import PretrainConfig
+from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.grid import plan
 from indexmem.models.prompt import encode
@@ -74,6 +76,17 @@ def test_documents_are_what_training_reads_as_text(config, tmp_path):
         assert 100 < len(ids) <= 512 and ids[0] == tokenizer.bos_token_id and ids[-1] == tokenizer.eos_token_id
     path = write_documents(config, 2, 512, tmp_path / "documents.jsonl")
     assert [json.loads(line)["text"] for line in path.read_text().splitlines()] == found[:2]
+
+
+def test_documents_that_cannot_be_made_are_refused_and_nothing_is_written(config, tmp_path):
+    path = tmp_path / "documents.jsonl"
+    with pytest.raises(UserError, match="0 of 2 documents fit into 20 tokens"):
+        write_documents(config, 2, 20, path)
+    with pytest.raises(UserError, match="no task, only text"):
+        write_documents(PretrainConfig(mixture={"text": 1.0}), 2, 512, path)
+    folder = tmp_path / "new"
+    assert main(["pretrain", "sweeps/testbed.yaml", "--documents", str(folder / "d.jsonl"), "--dry-run"]) == 0
+    assert not path.exists() and not folder.exists()
 
 
 def test_the_spec_of_the_modules_is_the_one_in_the_repository():

@@ -34,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     experiment = load_spec(arguments)
     if arguments.documents is not None:
-        return make_documents(experiment, arguments.documents, arguments.count, arguments.length)
+        count, length = arguments.count, arguments.length
+        return make_documents(experiment, arguments.documents, count, length, dry_run=arguments.dry_run)
     if arguments.ship:
         return ship_model(experiment, arguments.without_ray, arguments.scores)
     if arguments.without_ray is not None:

@@ -8,20 +8,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from indexmem.config.pretrain import PretrainConfig
+from indexmem.errors import UserError
 from indexmem.files import write_whole
 from indexmem.models.texts import load_texts
 from indexmem.pretrain.documents import DocumentMaker
 from indexmem.pretrain.stream import TEXT_TASK
 from indexmem.pretrain.tokenizer import load
 
+ATTEMPTS = 10  # for each document: some tasks do not fit into few tokens
+
 
 def documents(config: PretrainConfig, count: int, length: int) -> Iterator[str]:
-    """`count` contexts with their questions and answers, at most `length` tokens each; seeds are their own."""
+    """`count` contexts with their questions and answers, at most `length` tokens each; seeds are their own.
+
+    Raises UserError when there is no task in the mixture, or hardly any document fits the length.
+    """
     tokenizer = load()
     maker = DocumentMaker(tokenizer, "\n\n".join(load_texts(config.texts)))
     mixture = {task: weight for task, weight in config.mixture.items() if task != TEXT_TASK}
+    if not mixture:
+        raise UserError("pretrain.mixture has no task, only text. Example: pretrain.mixture='{vt: 1.0}'")
     made = 0
-    for number in range(10 * count):
+    for number in range(ATTEMPTS * count):
         rng = random.Random(f"corpus/{config.seed}/{number}")
         (task,) = rng.choices(list(mixture), list(mixture.values()))
         document = maker.make(task, length, rng)
@@ -30,6 +38,7 @@ def documents(config: PretrainConfig, count: int, length: int) -> Iterator[str]:
             made += 1
         if made == count:
             return
+    raise UserError(f"Only {made} of {count} documents fit into {length} tokens. Give them more: --length 2048.")
 
 
 def write_documents(config: PretrainConfig, count: int, length: int, path: Path) -> Path:

@@ -88,9 +88,12 @@ def ship_model(experiment: Experiment, folder: Path | None, scores: Path | None)
     return 0
 
 
-def make_documents(experiment: Experiment, path: Path, count: int, length: int) -> int:
+def make_documents(experiment: Experiment, path: Path, count: int, length: int, *, dry_run: bool = False) -> int:
     """Write documents of the spec's mixture as a corpus to distill on."""
     check_pretrain(experiment)
+    if dry_run:
+        say(f"{count} documents -> {path}")
+        return 0
     path.parent.mkdir(parents=True, exist_ok=True)
     say(f"{count} documents: {write_documents(experiment.pretrain, count, length, path)}")
     return 0
