@@ -200,7 +200,7 @@ def test_through_the_engine_equals_by_hand(base, gate):
     backbone, ids, scores = tiny_backbone(), random_ids(90), []
     context = MethodContext(backbone.geometry)
     spy = make_method(MethodConfig.model_validate(base), context)
-    spied = spy.score
+    spy.last_queries, spied = None, spy.score  # layer by layer
     spy.score = lambda tap: scores.append(spied(tap)) or scores[-1]
     alone = prefill(backbone, ids, {"base": spy}, sinks=4).rankings_HL["base"]
     by_head = torch.stack([layer[0].double() for layer in scores])

@@ -1,14 +1,15 @@
 """One prefill of a context, scored by every method at once.
 
 Prefill attends to the full context and does not depend on method or ratio, so one pass serves all cells of a sample.
-Layers are scored as they go by; what is kept is K and V once, and one ranking per method and layer. Methods with a pass
-of their own run it afterwards, over the finished cache; its time is theirs.
-Shapes: H KV heads, L context tokens.
+Layers are scored as they go by, several together where a method allows (engine/layer_stack.py); what is kept is K and V
+once, and one ranking per method and layer, made of all layers' scores at once. Methods with a pass of their own run it
+afterwards, over the finished cache; its time is theirs.
+Shapes: N layers, n of them, H KV heads, L context tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from indexmem.engine.chunked import forward_in_chunks
+from indexmem.engine.layer_stack import LayerStack
 from indexmem.engine.stopwatch import Stopwatch
 from indexmem.eviction.context import ContextCache, Window
 from indexmem.eviction.methods.base import EvictionMethod
@@ -61,7 +63,7 @@ def prefill(
 
 
 class _Scoring:
-    """All methods' scoring of one context, layer by layer."""
+    """All methods' scoring of one context."""
 
     def __init__(
         self, backbone: Backbone, context_ids: list[int], methods: Mapping[str, EvictionMethod], sinks: int
@@ -69,19 +71,25 @@ class _Scoring:
         self.backbone, self.context_ids, self.methods, self.sinks = backbone, context_ids, methods, sinks
         self.watch = Stopwatch(backbone.device)
         self._done = Prefill(ContextCache(tokens=len(context_ids)), {label: [] for label in methods})
-        self._nan: dict[str, list[Tensor]] = {label: [] for label in methods}  # asked about once, at the end
-        self._waiting: dict[str, list[Tensor]] = {label: [] for label, m in methods.items() if m.cross_layer}
+        self._scores_nHL: dict[str, list[Tensor]] = {label: [] for label in methods}  # one or more layers each
+        on_taps = {label: method for label, method in methods.items() if not method.own_pass}
+        self._alone = {label: method for label, method in on_taps.items() if method.last_queries is None}
+        self._together = {label: method for label, method in on_taps.items() if label not in self._alone}
+        queries = max((method.last_queries or 0 for method in self._together.values()), default=0)
+        self._stack = LayerStack(queries, backbone.device)
 
     def visit(self, tap: LayerTap) -> None:
-        """Keep a layer's K and V and rank its tokens by every method that can do so now."""
+        """Keep a layer's K and V and score its tokens by every method that can do so now."""
         context = self._done.context
         context.keys_HLd.append(tap.key_BHLd[0])
         context.values_HLd.append(tap.value_BHLd[0])
         context.modules.append(tap.module)
         context.cos_Lr, context.sin_Lr = tap.cos_BLr[0], tap.sin_BLr[0]
-        for label, method in self.methods.items():
-            if not method.own_pass:
-                self._attempt(label, DURING, partial(self._score, label, method, tap))
+        self._score(self._alone, tap, DURING)
+        if self._together:
+            self._stack.add(tap)
+            if self._stack.is_full:
+                self._score(self._together, self._stack.take(), DURING)
 
     def see_window(self, layer: int, key_BHLd: Tensor, value_BHLd: Tensor) -> None:
         """Keep what a sliding-window layer holds at the end."""
@@ -90,43 +98,41 @@ class _Scoring:
         self._done.context.windows.append(window)
 
     def finished(self) -> Prefill:
-        """Rank what had to wait for all layers, and read the clock."""
+        """Score what waited, rank everything, and read the clock."""
+        self._score(self._together, self._stack.take(), AFTERWARDS)
+        found_nan: dict[str, Tensor] = {}  # asked about once: waiting for the device method by method would idle it
         for label, method in self.methods.items():
-            if method.own_pass or method.cross_layer:
-                self._attempt(label, AFTERWARDS, partial(self._score_afterwards, label, method))
-        self._refuse_nan()
+            self._attempt(label, AFTERWARDS, partial(self._rank, label, method, found_nan))
+        self._refuse(found_nan)
         seconds = self.watch.seconds()
         during = {label: seconds.get(DURING + label, 0.0) for label in self.methods}
         self._done.score_seconds = {x: during[x] + seconds.get(AFTERWARDS + x, 0.0) for x in self.methods}
         self._done.seconds = seconds[FORWARD] - sum(during.values())
         return self._done
 
-    def _refuse_nan(self) -> None:
-        """What the device knows of NaN scores by now; waiting for it in each layer would leave it idle."""
-        asked = {label: torch.stack(flags).any() for label, flags in self._nan.items() if flags}
-        found = torch.stack(list(asked.values())).tolist() if asked else []
-        bad = [label for label, nan in zip(asked, found) if nan and label not in self._done.errors]
-        self._done.errors |= {label: nan_error() for label in bad}
+    def _score(self, methods: Mapping[str, EvictionMethod], tap: LayerTap | None, when: str) -> None:
+        """Each method's scores of the tap's layers."""
+        if tap is not None:
+            for label, method in methods.items():
+                self._attempt(label, when, partial(self._score_by, label, method, tap))
 
-    def _score(self, label: str, method: EvictionMethod, tap: LayerTap) -> None:
-        scores_HL = method.score(tap)[0]
-        if method.cross_layer:
-            self._waiting[label].append(scores_HL)
-        else:
-            self._rank(label, method, scores_HL)
+    def _score_by(self, label: str, method: EvictionMethod, tap: LayerTap) -> None:
+        self._scores_nHL[label].append(method.score(tap))
 
-    def _score_afterwards(self, label: str, method: EvictionMethod) -> None:
-        scores_HL: Sequence[Tensor]
+    def _rank(self, label: str, method: EvictionMethod, found_nan: dict[str, Tensor]) -> None:
         if method.own_pass:
-            scores_HL = method.score_context(self.backbone, self._done.context, self.context_ids)
+            scores_NHL = torch.stack(list(method.score_context(self.backbone, self._done.context, self.context_ids)))
         else:
-            scores_HL = method.combine(self._waiting[label])
-        for layer_HL in scores_HL:
-            self._rank(label, method, layer_HL)
+            scores_NHL = torch.cat(self._scores_nHL.pop(label))
+        if method.cross_layer:
+            scores_NHL = torch.stack(method.combine(list(scores_NHL)))
+        found_nan[label] = has_nan(scores_NHL)
+        self._done.rankings_HL[label] = list(method.rank(scores_NHL, self.sinks))
 
-    def _rank(self, label: str, method: EvictionMethod, scores_HL: Tensor) -> None:
-        self._nan[label].append(has_nan(scores_HL))
-        self._done.rankings_HL[label].append(method.rank(scores_HL, self.sinks))
+    def _refuse(self, found_nan: Mapping[str, Tensor]) -> None:
+        """Leave out the methods whose scores hold NaN."""
+        found = torch.stack(list(found_nan.values())).tolist() if found_nan else []
+        self._done.errors |= {label: nan_error() for label, nan in zip(found_nan, found) if nan}
 
     def _attempt(self, label: str, when: str, work: Callable[[], None]) -> None:
         """A method that fails is out for this context; the others go on."""

@@ -2,7 +2,8 @@
 
 Scores are `policy.comparable`: fp32, sinks at +inf. Ties go to the earlier position, then to the earlier head: where a
 budget is smaller than what is protected, every head then loses as much.
-Shapes: H KV heads of a layer, X heads that share a budget (of one layer, or of all), L context tokens, K kept tokens.
+Shapes: N layers, H KV heads of a layer, X heads that share a budget (of one layer, or of all), L context tokens, K kept
+tokens.
 """
 
 from __future__ import annotations
@@ -15,25 +16,33 @@ from indexmem.eviction.policy import Kept
 
 def ragged(kept_HL: Tensor) -> Kept:
     """What is marked True, as positions. Every head must keep one token at least."""
-    counts_H = kept_HL.sum(dim=1)
-    assert bool((counts_H > 0).all()), "a head without tokens has no last position to repeat"
-    width = int(counts_H.max())
-    marked_first_HK = (~kept_HL).byte().argsort(dim=1, stable=True)[:, :width]
-    column_HK = torch.arange(width, device=counts_H.device).minimum(counts_H[:, None] - 1)
-    return Kept(marked_first_HK.gather(1, column_HK), counts_H)
+    return ragged_layers(kept_HL[None])[0]
+
+
+def ragged_layers(kept_NHL: Tensor) -> list[Kept]:
+    """The same for N layers at once, each as wide as its own longest head."""
+    counts_NH = kept_NHL.sum(dim=-1)
+    fewest, *widths = torch.cat((counts_NH.amin()[None], counts_NH.amax(dim=1))).tolist()  # waits for the device once
+    assert fewest > 0, "a head without tokens has no last position to repeat"
+    marked_first_NHK = (~kept_NHL).byte().argsort(dim=-1, stable=True)[..., : max(widths)]
+    column_NHK = torch.arange(max(widths), device=counts_NH.device).minimum(counts_NH[..., None] - 1)
+    positions_NHK = marked_first_NHK.gather(-1, column_NHK)
+    return [
+        Kept(position_HK[:, :width], count_H) for position_HK, width, count_H in zip(positions_NHK, widths, counts_NH)
+    ]
 
 
 def best_of_all(scores_XL: Tensor, total: int, floor: int) -> Tensor:
-    """Mark the `total` best (head, token) pairs, at least the `floor` best of each head: bool [X, L]."""
-    heads, tokens = scores_XL.shape
+    """Mark the `total` best (head, token) pairs, at least the `floor` best of each head: bool [..., X, L]."""
+    heads, tokens = scores_XL.shape[-2:]
     assert heads * min(floor, tokens) <= total <= heads * tokens, "the budget covers every head's floor"
     scores_XL = scores_XL.masked_fill(places(scores_XL) < floor, float("inf"))
-    threshold = scores_XL.flatten().kthvalue(heads * tokens - total + 1).values
+    threshold = scores_XL.flatten(-2).kthvalue(heads * tokens - total + 1, dim=-1).values[..., None, None]
     above_XL = scores_XL > threshold
-    tied_LX = (scores_XL == threshold).T
-    missing = total - above_XL.sum()
-    filled_LX = tied_LX & (tied_LX.flatten().cumsum(0) <= missing).view_as(tied_LX)
-    return above_XL | filled_LX.T
+    missing = total - above_XL.sum(dim=(-2, -1))
+    tied_LX = (scores_XL == threshold).transpose(-2, -1)
+    filled_LX = tied_LX & (tied_LX.flatten(-2).cumsum(dim=-1) <= missing[..., None]).view_as(tied_LX)
+    return above_XL | filled_LX.transpose(-2, -1)
 
 
 def two_stages(first_HL: Tensor, second_HL: Tensor, sure_H: Tensor, counts_H: Tensor) -> Tensor:

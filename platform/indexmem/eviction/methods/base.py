@@ -39,6 +39,9 @@ class EvictionMethod(ABC):
     state_bytes = 0  # held for one context besides K, V and indexer keys, whatever is kept
     cross_layer = False  # True: `combine` wants the scores of all layers before anything is ranked
     own_pass = False  # True: `score_context` runs the backbone again instead of scoring the shared prefill's taps
+    # What its scores depend on besides K and V: the queries of so many last tokens; None: all tokens', or more.
+    # With a number, `score` may get several layers as a batch, with these queries only and no hidden states.
+    last_queries: int | None = None
     per_head = True  # False: a layer's heads all get the same scores
 
     @abstractmethod
@@ -59,7 +62,8 @@ class EvictionMethod(ABC):
     def rank(self, scores_HL: Tensor, sinks: int) -> Tensor:
         """What `choose_layer` wants to know of a layer's scores, for any budget; here positions, best first [H, L].
 
-        One tensor, held until all cells of the context are compressed. Scores hold no NaN: who asks has looked.
+        One tensor, held until all cells of the context are compressed. All layers come at once, as [layers, ..., H, L].
+        Scores hold no NaN: who asks has looked.
         """
         return rank(scores_HL, sinks, checked=True)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from kvpress import LeverageScorePress, NonCausalAttnPress, ScorerPress
+from kvpress import CURPress, LeverageScorePress, NonCausalAttnPress, ScorerPress
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,6 +30,14 @@ class Seeded(KvpressMethod):
     def score(self, tap: LayerTap) -> Tensor:
         with seeded(self.seed, tap):
             return super().score(tap)
+
+
+class CUR(Seeded):
+    """Leverage of keys and values; without the random projection it reads no more than them."""
+
+    def __init__(self, press: CURPress, seed: int = 0) -> None:
+        super().__init__(press, seed)
+        self.last_queries = None if press.use_random_leverage else 0
 
 
 class Compactor(EvictionMethod):
@@ -67,8 +75,9 @@ class Compactor(EvictionMethod):
         return torch.stack((leverage_BHL, attention_BHL), dim=1)
 
     def rank(self, scores_2HL: Tensor, sinks: int) -> Tensor:
-        leverage_HL, attention_HL = scores_2HL
-        return torch.stack((comparable(leverage_HL, 0, checked=True), comparable(attention_HL, sinks, checked=True)))
+        leverage_HL, attention_HL = scores_2HL.unbind(dim=-3)
+        ready = comparable(leverage_HL, 0, checked=True), comparable(attention_HL, sinks, checked=True)
+        return torch.stack(ready, dim=-3)
 
     def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
         leverage_HL, attention_HL = ranking

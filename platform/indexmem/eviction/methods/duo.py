@@ -70,8 +70,8 @@ class DuoAttention(SharedBudget):
 
     def rank(self, scores_HL: Tensor, sinks: int) -> Tensor:
         """Of each head its score and how many first tokens it keeps in any case, [H, 2]."""
-        first = torch.full_like(scores_HL[:, 0], max(self.sink_size, sinks))
-        return comparable(torch.stack((scores_HL[:, 0], first), dim=1), sinks=0, checked=True)
+        first = torch.full_like(scores_HL[..., 0], max(self.sink_size, sinks))
+        return comparable(torch.stack((scores_HL[..., 0], first), dim=-1), sinks=0, checked=True)
 
     def share(self, ranking: Tensor, tokens: int, target: float) -> Tensor:
         heads, device = len(ranking), ranking.device

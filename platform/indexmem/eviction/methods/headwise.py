@@ -58,7 +58,7 @@ class AdaKV(ByScoresOf, SharedBudget):
         """Raises UserError for a base that is more than a scorer, or has no scores of single heads."""
         super().__init__(base, config.base)
         _refuse_equal_heads(base, self.base_label)
-        self.config = config
+        self.config, self.last_queries = config, base.last_queries
 
     def share(self, ranking: Tensor, tokens: int, target: float) -> Tensor:
         return _compete(ranking, self.count(tokens, target, 0, 1), self.config.alpha_safeguard)
@@ -133,7 +133,7 @@ def _both_stages(scores_BHL: Tensor, tap: LayerTap, epsilon: float) -> Tensor:
 def _compete(scores_HL: Tensor, even: int, alpha: float) -> Tensor:
     """Mark the best H x `even` pairs; `alpha even` of each head are safe."""
     # One token of each head is kept even with alpha = 0: a head without tokens has nothing to attend to.
-    return best_of_all(scores_HL, len(scores_HL) * even, floor=max(1, int(even * alpha)))
+    return best_of_all(scores_HL, scores_HL.shape[-2] * even, floor=max(1, int(even * alpha)))
 
 
 def _at_least_one(count: int, share: float) -> int:

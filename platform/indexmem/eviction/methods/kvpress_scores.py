@@ -1,6 +1,6 @@
 """kvpress' training-free scorers, computed by its own code on our taps.
 
-Shapes: B batch, H KV heads, L context tokens.
+Shapes: B batch, H KV heads, Q query heads, L context tokens, W of them in a window at the end, d head_dim.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import copy
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from kvpress import ScorerPress, SnapKVPress
+import torch
+from kvpress import ExpectedAttentionPress, ScorerPress, SnapKVPress
 from torch import Tensor, nn
+from transformers.models.llama.modeling_llama import rotate_half
 
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.methods.base import EvictionMethod
@@ -35,34 +37,51 @@ class KvpressMethod(EvictionMethod):
         kwargs = {"position_embeddings": (tap.cos_BLr, tap.sin_BLr)}
         module = _with_rotary(tap.module, tap.rotary)
         with OnDevice():
-            return self.press.score(module, tap.hidden_BLD, tap.key_BHLd, tap.value_BHLd, None, kwargs)
+            # Else presses would make it of the hidden states, with queries of their own.
+            attention = window_attention(tap, self.last_queries) if self.last_queries else None
+            return self.press.score(module, tap.hidden_BLD, tap.key_BHLd, tap.value_BHLd, attention, kwargs)
 
 
-class Knorm(KvpressMethod):
+class KeysAndValues(KvpressMethod):
+    """A scorer that reads K and V alone."""
+
+    last_queries = 0
+
+
+class Knorm(KeysAndValues):
     def decode_scorer(self, rows: Sequence[RowCache]) -> KeyScorer:
         return KeyScorer(key_norm)
 
 
-class KeyDiff(KvpressMethod):
+class KeyDiff(KeysAndValues):
     def decode_scorer(self, rows: Sequence[RowCache]) -> KeyScorer:
         return KeyScorer(key_difference)
 
 
-class SnapKV(KvpressMethod):
+class OfWindow(KvpressMethod):
+    """A scorer by the attention of the last tokens."""
+
     press: SnapKVPress
 
+    def __init__(self, press: SnapKVPress) -> None:
+        super().__init__(press)
+        self.last_queries = press.window_size
+
+
+class SnapKV(OfWindow):
     def decode_scorer(self, rows: Sequence[RowCache]) -> WindowAttention:
         return WindowAttention(self.press.window_size, self.press.kernel_size)
 
 
 class TOVA(KvpressMethod):
+    last_queries = 1
     per_head = False
 
     def decode_scorer(self, rows: Sequence[RowCache]) -> WindowAttention:
         return WindowAttention(1, across_heads=True)
 
 
-class PyramidKV(KvpressMethod):
+class PyramidKV(OfWindow):
     """SnapKV scores with kvpress' pyramid of layer budgets: more tokens below, fewer above."""
 
     def kept(self, tokens: int, target: float, layer: int, layers: int) -> int:
@@ -76,6 +95,34 @@ class PyramidKV(KvpressMethod):
     def count(self, tokens: int, target: float, layer: int, layers: int) -> int:
         # Lower layers may have no room for tokens on top: the pyramid is that of the whole budget.
         return self.kept(tokens, min(tokens, target + self.extra_tokens), layer, layers)
+
+
+class ExpectedAttentionOnDevice(ExpectedAttentionPress):
+    """kvpress' scorer, but for where it builds the mean rotation: there it is copied from the host in every layer."""
+
+    def apply_avg_rope(
+        self, module: nn.Module, mu: Tensor, cov: Tensor | None, q_len: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Mean [B, Q, d] and covariance [B, Q, d, d] of the queries, turned to the positions after `q_len`."""
+        future_1P = torch.arange(q_len, q_len + self.n_future_positions, device=mu.device)[None]
+        cos_1d, sin_1d = (table.mean(dim=1) for table in module.rotary_emb(mu, future_1P))  # type: ignore[operator]
+        unit_dd = torch.eye(mu.shape[-1], dtype=mu.dtype, device=mu.device)
+        turned_dd = unit_dd * cos_1d + rotate_half(unit_dd) * sin_1d  # row vectors times this are turned
+        return mu @ turned_dd, None if cov is None else turned_dd.T @ (cov @ turned_dd)
+
+
+def window_attention(tap: LayerTap, window: int) -> Tensor:
+    """Causal attention of the last `window` queries, [B, Q, W, L], in the backbone's precision but for the softmax."""
+    heads, length = tap.key_BHLd.shape[1:3]
+    query_BQWd = tap.query_BQLd[:, :, -window:]
+    group = query_BQWd.shape[1] // heads
+    folded_BHwd = query_BQWd.unflatten(1, (heads, group)).flatten(2, 3)  # no copies of keys for the query heads
+    # kvpress' scale, whatever the backbone's is.
+    logits_BHwL = folded_BHwd @ tap.key_BHLd.transpose(-1, -2) / tap.key_BHLd.shape[-1] ** 0.5
+    future_WW = torch.ones(window, window, dtype=torch.bool, device=tap.key_BHLd.device).triu(1)
+    logits_BHwL[..., length - window :].masked_fill_(future_WW.repeat(group, 1), float("-inf"))
+    attention_BHwL = logits_BHwL.softmax(dim=-1, dtype=torch.float32).to(query_BQWd.dtype)
+    return attention_BHwL.unflatten(2, (group, window)).flatten(1, 2)
 
 
 def _with_rotary(module: nn.Module, rotary: RotaryEmbedding) -> nn.Module:

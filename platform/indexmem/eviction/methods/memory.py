@@ -31,6 +31,7 @@ class WithMemory(EvictionMethod):
         self.memories.to(context.device)
         self.checkpoint = base.checkpoint + weights_hash(folder, module_name(base_name))
         self.min_context, self.cross_layer = base.min_context, base.cross_layer
+        self.last_queries = base.last_queries
 
     def score(self, tap: LayerTap) -> Tensor:
         return self.base.score(tap)

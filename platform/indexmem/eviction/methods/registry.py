@@ -10,7 +10,6 @@ from typing import Any
 from kvpress import (
     CapPress,
     CURPress,
-    ExpectedAttentionPress,
     KeyDiffPress,
     KnormPress,
     LagKVPress,
@@ -24,7 +23,7 @@ from kvpress import (
 from indexmem.config.schema import MethodConfig
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
-from indexmem.eviction.methods.compactor import Compactor, Seeded
+from indexmem.eviction.methods.compactor import CUR, Compactor, Seeded
 from indexmem.eviction.methods.crosslayer import RunningMean, RunningMeanConfig
 from indexmem.eviction.methods.duo import DuoAttention
 from indexmem.eviction.methods.factories import Entry, check_params, for_model, kvpress, learned, own
@@ -37,7 +36,15 @@ from indexmem.eviction.methods.headwise import (
     CriticalKV,
     CriticalKVConfig,
 )
-from indexmem.eviction.methods.kvpress_scores import TOVA, KeyDiff, Knorm, PyramidKV, SnapKV
+from indexmem.eviction.methods.kvpress_scores import (
+    TOVA,
+    ExpectedAttentionOnDevice,
+    KeyDiff,
+    KeysAndValues,
+    Knorm,
+    PyramidKV,
+    SnapKV,
+)
 from indexmem.eviction.methods.kvzip import KVzip
 from indexmem.eviction.methods.learned import LearnedIndexer
 from indexmem.eviction.methods.locret import Locret
@@ -79,9 +86,9 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
         "tova": kvpress("attention of the last query", TOVAPress, TOVA),
         "keydiff": kvpress("distance of the key from the mean key", KeyDiffPress, KeyDiff),
         "knorm": kvpress("shortness of the key", KnormPress, Knorm),
-        "expected_attention": kvpress("attention expected of later queries", ExpectedAttentionPress),
+        "expected_attention": kvpress("attention expected of later queries", ExpectedAttentionOnDevice),
         "observed_attention": own("mean attention received", ObservedAttention),
-        "lagkv": kvpress("spread of key and value within the range of the next lag", LagKVPress),
+        "lagkv": kvpress("spread of key and value within the range of the next lag", LagKVPress, KeysAndValues),
         "leverage": kvpress("leverage of the key", LeverageScorePress, Seeded, ("seed",)),
         "non_causal_attention": kvpress("attention received within chunks, without causality", NonCausalAttnPress),
         "compactor": own(
@@ -89,7 +96,7 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
             Compactor,
             ("sink_size_start", "sink_size_end", "chunk_size", "sketch_dimension", "blending", "seed"),
         ),
-        "cur": kvpress("leverage of key and value within a window", CURPress, Seeded, ("seed",)),
+        "cur": kvpress("leverage of key and value within a window", CURPress, CUR, ("seed",)),
         "cap": kvpress("weighted leverage of the value", CapPress),
         "streaming_llm": own("recency, after the first tokens", StreamingLLM, ("n_sink",)),
         "random": own("noise", Random, ("seed",)),

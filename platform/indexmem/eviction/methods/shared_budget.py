@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from indexmem.eviction.headwise import best_of_all, ragged
+from indexmem.eviction.headwise import best_of_all, ragged_layers
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.policy import Kept, comparable
 
@@ -27,19 +27,19 @@ class SharedBudget(EvictionMethod):
         return comparable(scores_HL, sinks, checked=True)
 
     def share(self, ranking: Tensor, tokens: int, target: float) -> Tensor:
-        """Mark what X heads keep of a budget of `target` tokens each, bool [X, L], from what `rank` made of them."""
-        return best_of_all(ranking, self.pairs(len(ranking), tokens, target), floor=1)
+        """Mark what X heads keep of a budget of `target` tokens each, bool [X, L], from what `rank` made of them.
+
+        With a leading dimension for layers, unless all layers share one budget.
+        """
+        return best_of_all(ranking, self.pairs(ranking.shape[-2], tokens, target), floor=1)
 
     def pairs(self, heads: int, tokens: int, target: float) -> int:
         """(head, token) pairs that so many heads keep together: one of each head at least, all at most."""
         pairs = int(heads * (target + self.extra_tokens) + ROUNDING)
         return max(heads, min(heads * tokens, pairs))
 
-    def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
-        return ragged(self.share(ranking, tokens, target))
-
     def choose(self, rankings: Sequence[Tensor], tokens: int, target: float) -> list[Kept]:
+        layers, heads = len(rankings), len(rankings[0])
         if not self.across_layers:
-            return super().choose(rankings, tokens, target)
-        kept_XL = self.share(torch.cat(list(rankings)), tokens, target)
-        return [ragged(kept_HL) for kept_HL in kept_XL.split([len(ranking) for ranking in rankings])]
+            return ragged_layers(self.share(torch.stack(list(rankings)), tokens, target))
+        return ragged_layers(self.share(torch.cat(list(rankings)), tokens, target).unflatten(0, (layers, heads)))

@@ -20,6 +20,8 @@ from indexmem.models.attention import LayerTap
 class FullCache(EvictionMethod):
     """Keeps everything: the reference that every ratio is compared with."""
 
+    last_queries = 0
+
     def score(self, tap: LayerTap) -> Tensor:
         return tap.key_BHLd.new_zeros(tap.key_BHLd.shape[:3])
 
@@ -27,6 +29,7 @@ class FullCache(EvictionMethod):
 class StreamingLLM(EvictionMethod):
     """First `n_sink` and most recent tokens (arXiv 2309.17453), positions kept as they were."""
 
+    last_queries = 0
     per_head = False
 
     def __init__(self, n_sink: int = 4) -> None:
