@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from indexmem.eviction.headwise import best_of_all, ragged, two_stages
+from indexmem.eviction.headwise import best_of_all, ragged, ragged_layers, two_stages
 
 scores = st.tuples(st.integers(1, 4), st.integers(1, 12)).flatmap(
     lambda shape: arrays("float32", shape, elements=st.sampled_from([-1.5, 0.0, 0.25, 3.0, float("inf")]))
@@ -77,3 +77,17 @@ def test_ragged_positions_ascend_and_repeat_the_last_one(data, heads, tokens):
 def test_a_head_without_tokens_is_refused():
     with pytest.raises(AssertionError, match="no last position"):
         ragged(torch.tensor([[True], [False]]))
+
+
+@given(shape=st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 9)), data=st.data())
+def test_layers_at_once_are_as_one_by_one(shape, data):
+    elements = st.sampled_from([-1.5, 0.0, 0.25, 3.0, float("inf")])
+    scores_NHL = torch.from_numpy(data.draw(arrays("float32", shape, elements=elements)))
+    _, heads, tokens = shape
+    total = data.draw(st.integers(heads, heads * tokens))
+    kept_NHL = best_of_all(scores_NHL, total, floor=1)
+    for marks_HL, layer_HL, kept in zip(kept_NHL, scores_NHL, ragged_layers(kept_NHL), strict=True):
+        assert torch.equal(marks_HL, best_of_all(layer_HL, total, floor=1))
+        alone = ragged(marks_HL)
+        assert torch.equal(kept.positions_HK, alone.positions_HK)
+        assert torch.equal(kept.counts_H, alone.counts_H)

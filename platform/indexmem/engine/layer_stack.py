@@ -41,8 +41,8 @@ class LayerStack:
     def take(self) -> LayerTap | None:
         """All layers as one tap whose batch is them, with the first one's module; None if there are none."""
         layers, self._layers = self._layers, []
-        if not layers:
-            return None
+        if len(layers) < 2:
+            return layers[0] if layers else None
         return replace(
             layers[0],
             hidden_BLD=torch.cat([tap.hidden_BLD for tap in layers]),
