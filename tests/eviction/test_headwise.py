@@ -81,7 +81,7 @@ def test_a_head_without_tokens_is_refused():
 
 @given(shape=st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 9)), data=st.data())
 def test_layers_at_once_are_as_one_by_one(shape, data):
-    elements = st.sampled_from([-1.5, 0.0, 0.25, 3.0, float("inf")])
+    elements = st.sampled_from([-1.5, 0.0, 0.25, 3.0])
     scores_NHL = torch.from_numpy(data.draw(arrays("float32", shape, elements=elements)))
     _, heads, tokens = shape
     total = data.draw(st.integers(heads, heads * tokens))
