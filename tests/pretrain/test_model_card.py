@@ -32,12 +32,26 @@ def trained(tmp_path):
 def test_the_card_is_filled_from_the_files(trained, tmp_path):
     (tmp_path / "scores.json").write_text(json.dumps(SCORES))
     card = (ship(trained, tmp_path / "testbed", tmp_path / "scores.json") / "README.md").read_text()
-    assert "1234 steps of 65536 tokens, 81 M tokens in all, seed 7" in card
+    assert "1234 steps of 65536 tokens, seed 7; 81 M tokens in all" in card
+    assert "sweeps/testbed.yaml" in card and "sweeps/testbed-longer.yaml" not in card
     assert "vt 75%, text 25%" in card
     assert "| niah_single_1 | 100.0 |  |" in card and "| vt | 87.5 | 50.0 |" in card
     assert "200 samples of each task and length, seed 42" in card
     assert "0.1 M parameters (0.3 MiB" in card and "{" not in card
     assert "Not evaluated" in (ship(trained, tmp_path / "testbed", None) / "README.md").read_text()
+
+
+def test_the_card_tells_of_each_training(trained, tmp_path):
+    """A model that goes on from another one's weights carries what made those."""
+    file = trained / "trained.json"
+    last = json.loads(file.read_text())
+    first = last | {"step": 400, "pretrain": last["pretrain"] | {"seed": 3, "mixture": {"cwe": 1.0}, "peak_lr": 0.5}}
+    file.write_text(json.dumps(last | {"started_from": first}))
+    card = (ship(trained, tmp_path / "testbed", None) / "README.md").read_text()
+    assert "400 steps of 65536 tokens, seed 3; then 1234 steps of 65536 tokens, seed 7; 107 M tokens in all" in card
+    assert "cwe 100%; then vt 75%, text 25%" in card
+    assert "| peak learning rate | 0.5; then 0.002 |" in card
+    assert "sweeps/testbed.yaml" in card and "sweeps/testbed-longer.yaml" in card
 
 
 def test_what_cannot_be_shipped_is_refused(trained, tmp_path):

@@ -111,7 +111,14 @@ def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-PATHS = (("model", "id"), ("distill", "texts"), ("grid", "haystack"), ("indexer", "checkpoint"), ("run", "root"))
+PATHS = (
+    ("model", "id"),
+    ("distill", "texts"),
+    ("grid", "haystack"),
+    ("indexer", "checkpoint"),
+    ("run", "root"),
+    ("pretrain", "start_from"),
+)
 
 
 def _with_absolute_paths(raw: Mapping[str, Any]) -> dict[str, Any]:

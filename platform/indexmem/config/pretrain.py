@@ -50,6 +50,10 @@ class PretrainConfig(Section):
     """What is trained on, how long, and how."""
 
     architecture: ArchitectureConfig = ArchitectureConfig()
+    start_from: str | None = Field(
+        None,
+        description="model whose weights training begins with: a pre-training's folder, or `testbed`; null: random",
+    )
     texts: tuple[str, ...] = Field(("essays-train", "king-james"), description="haystacks and plain text")
     heldout: str = Field("essays-heldout", description="haystack of the validation samples")
     mixture: dict[str, Positive] = Field(

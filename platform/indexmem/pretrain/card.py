@@ -10,9 +10,14 @@ from typing import Any
 from indexmem.errors import UserError
 from indexmem.files import copy_of
 from indexmem.models.shipped import WEIGHTS
-from indexmem.pretrain.model import TRAINED, read_trained
+from indexmem.pretrain.model import STARTED_FROM, TRAINED, read_trained
 
 MAX_MIB = 16
+THEN = "; then "  # between trainings
+COMMANDS = (
+    "python jobs/pretrain_testbed.py sweeps/testbed.yaml --without-ray build/testbed",
+    "python jobs/pretrain_testbed.py sweeps/testbed-longer.yaml --without-ray build/testbed-longer",
+)
 
 CARD = """\
 ---
@@ -30,10 +35,10 @@ small, fast stand-in for a language model in comparisons of KV-cache eviction me
 |---|---|
 | layers, hidden size, heads, KV heads | {layers}, {hidden}, {heads}, {kv_heads} |
 | positions | trained with up to {longest} tokens, {max_positions} at most |
-| training | {step} steps of {step_tokens} tokens, {tokens:.0f} M tokens in all, seed {seed} |
+| training | {steps}; {tokens:.0f} M tokens in all |
 | lengths | {stages} |
-| peak learning rate | {peak_lr:g} |
-| loss at the end | {loss:.3f} |
+| peak learning rate | {peak_lr} |
+| loss at the end | {loss} |
 
 ## Data
 
@@ -50,7 +55,7 @@ come from other seeds.
 {scores}
 ## Make it again
 
-    python jobs/pretrain_testbed.py sweeps/testbed.yaml
+{commands}
 
 Texts, by content: {fingerprints}.
 """
@@ -58,8 +63,9 @@ Texts, by content: {fingerprints}.
 
 def render(trained: Mapping[str, Any], model: Mapping[str, Any], size: int, scores: Mapping[str, Any] | None) -> str:
     """The card. trained: TRAINED; model: the model's config.json; size: bytes of the weights; scores: see `_table`."""
-    config = trained["pretrain"]
-    mixture = sum(config["mixture"].values())
+    parts = _parts(trained)
+    configs = [part["pretrain"] for part in parts]
+    config = configs[-1]
     return CARD.format(
         parameters=f"{size / 2 / 1e6:.1f} M",
         mib=size / 2**20,
@@ -68,20 +74,37 @@ def render(trained: Mapping[str, Any], model: Mapping[str, Any], size: int, scor
         heads=model["num_attention_heads"],
         kv_heads=model["num_key_value_heads"],
         max_positions=model["max_position_embeddings"],
-        longest=max(stage["length"] for stage in config["stages"]),
-        step=trained["step"],
-        step_tokens=config["step_tokens"],
-        tokens=trained["step"] * config["step_tokens"] / 1e6,
-        seed=config["seed"],
-        stages=", ".join(f"{stage['length']} ({stage['share']:.0%})" for stage in config["stages"]),
-        peak_lr=config["peak_lr"],
-        loss=trained["metrics"]["loss"],
-        mixture=", ".join(f"{name} {weight / mixture:.0%}" for name, weight in config["mixture"].items()),
+        longest=max(stage["length"] for config in configs for stage in config["stages"]),
+        steps=THEN.join(
+            f"{part['step']} steps of {part['pretrain']['step_tokens']} tokens, seed {part['pretrain']['seed']}"
+            for part in parts
+        ),
+        tokens=sum(part["step"] * part["pretrain"]["step_tokens"] for part in parts) / 1e6,
+        stages=THEN.join(map(_stages, configs)),
+        peak_lr=THEN.join(f"{config['peak_lr']:g}" for config in configs),
+        loss=THEN.join(f"{part['metrics']['loss']:.3f}" for part in parts),
+        mixture=THEN.join(map(_mixture, configs)),
         texts=", ".join(f"`{name}`" for name in config["texts"]),
         heldout=config["heldout"],
         scores=_table(scores) if scores else "Not evaluated.\n",
+        commands="\n".join(f"    {command}" for command in COMMANDS[: len(parts)]),
         fingerprints=", ".join(f"{name} {value}" for name, value in trained["texts"].items()),
     )
+
+
+def _parts(trained: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The trainings that made a model, one after another, the first one first."""
+    earlier = trained.get(STARTED_FROM)
+    return [*([] if earlier is None else _parts(earlier)), trained]
+
+
+def _stages(config: Mapping[str, Any]) -> str:
+    return ", ".join(f"{stage['length']} ({stage['share']:.0%})" for stage in config["stages"])
+
+
+def _mixture(config: Mapping[str, Any]) -> str:
+    total = sum(config["mixture"].values())
+    return ", ".join(f"{name} {weight / total:.0%}" for name, weight in config["mixture"].items())
 
 
 def ship(source: Path, target: Path, scores: Path | None) -> Path:

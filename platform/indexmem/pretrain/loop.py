@@ -15,8 +15,9 @@ from indexmem.config.schema import ScheduleConfig
 from indexmem.distill.history import History
 from indexmem.distill.schedule import learning_rate
 from indexmem.models.texts import documents, fingerprint
-from indexmem.pretrain.model import STATE, WeightedLoss, make_model, save_model
+from indexmem.pretrain.model import STARTED_FROM, STATE, WeightedLoss, make_model, read_trained, save_model
 from indexmem.pretrain.progress import EXACT
+from indexmem.pretrain.start import load_start, start_folder
 from indexmem.pretrain.stream import PretrainStream
 from indexmem.pretrain.validation import Group, ValidationSet, exact_match
 
@@ -78,8 +79,14 @@ def pretrain(config: PretrainConfig, context: TrainContext, history: History, mo
 
 
 def new_module(config: PretrainConfig, device: torch.device) -> WeightedLoss:
-    """The untrained model with its loss: the same on every rank."""
-    return WeightedLoss(make_model(config.architecture, config.seed)).to(device)
+    """The model that training begins with, and its loss: the same on every rank.
+
+    Raises UserError when `start_from` names no model of this architecture.
+    """
+    model = make_model(config.architecture, config.seed)
+    if config.start_from is not None:
+        load_start(model, start_folder(config.start_from))
+    return WeightedLoss(model).to(device)
 
 
 def schedule(config: PretrainConfig) -> ScheduleConfig:
@@ -137,7 +144,10 @@ def _save(
     state = {"step": step, "model": module.model.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save(state, folder / STATE)
     texts = {name: fingerprint(documents(name)) for name in config.texts}
-    trained = {"step": step, "pretrain": config.model_dump(mode="json"), "texts": texts, "metrics": metrics}
+    settings = config.model_dump(mode="json", exclude={"start_from"})  # a path that says little elsewhere
+    trained = {"step": step, "pretrain": settings, "texts": texts, "metrics": metrics}
+    if config.start_from is not None:
+        trained[STARTED_FROM] = read_trained(start_folder(config.start_from))
     save_model(module.model, folder, trained)
     return folder
 

@@ -19,6 +19,7 @@ from indexmem.pretrain.tokenizer import load
 
 INITIAL_STD = 0.02
 TRAINED = "trained.json"
+STARTED_FROM = "started_from"  # in it: what the file of the model said that training began with
 STATE = "state.pt"  # of a checkpoint: what training needs to go on, and nobody else
 
 

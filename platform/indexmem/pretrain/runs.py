@@ -8,6 +8,7 @@ from pathlib import Path
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import content_hash, run_root
 from indexmem.models.texts import documents, fingerprint
+from indexmem.pretrain.start import start_hash
 from indexmem.pretrain.tokenizer import load
 
 # Settings that change how fast or how safely training runs, not what it computes.
@@ -25,13 +26,15 @@ class PretrainRun:
 
     @classmethod
     def of(cls, experiment: Experiment) -> PretrainRun:
-        """Raises UserError when a text cannot be found."""
+        """Raises UserError when a text, or the model that it starts from, cannot be found."""
         identity = {
-            "pretrain": experiment.pretrain.model_dump(mode="json", exclude=OPERATIONAL),
+            "pretrain": experiment.pretrain.model_dump(mode="json", exclude={*OPERATIONAL, "start_from"}),
             "stream": STREAM_VERSION,
             "texts": [fingerprint(documents(name)) for name in experiment.pretrain.texts],
             "tokenizer": content_hash(load().get_vocab()),
         }
+        if experiment.pretrain.start_from is not None:
+            identity["start"] = start_hash(experiment.pretrain.start_from)
         name = content_hash(identity)
         return cls(name, run_root(experiment) / "pretrain" / name)
 

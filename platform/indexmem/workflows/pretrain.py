@@ -18,9 +18,10 @@ from indexmem.pretrain.card import ship
 from indexmem.pretrain.corpus import write_documents
 from indexmem.pretrain.documents import TASKS
 from indexmem.pretrain.local import FINAL, train_locally
-from indexmem.pretrain.model import parameter_count
+from indexmem.pretrain.model import make_model, parameter_count
 from indexmem.pretrain.progress import pretraining_status
 from indexmem.pretrain.runs import PretrainRun
+from indexmem.pretrain.start import load_start, start_folder
 from indexmem.pretrain.stream import TEXT_TASK
 from indexmem.workflows.terminal import PROGRESS_SECONDS, say
 
@@ -116,3 +117,5 @@ def check_pretrain(experiment: Experiment) -> None:
     if not config.texts:
         raise UserError("pretrain.texts is empty. Example: pretrain.texts='[essays-train]'")
     load_texts([*config.texts, config.heldout])
+    if config.start_from is not None:
+        load_start(make_model(config.architecture, config.seed), start_folder(config.start_from))

@@ -1,0 +1,80 @@
+"""A pre-training that begins with another one's weights: which they are, what is refused, and what is told of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from indexmem.config.load import load
+from indexmem.config.pretrain import PretrainConfig
+from indexmem.distill.history import History
+from indexmem.errors import UserError
+from indexmem.pretrain.local import RankContext
+from indexmem.pretrain.loop import new_module, pretrain
+from indexmem.pretrain.model import make_model, read_trained, save_model
+from indexmem.pretrain.runs import PretrainRun
+from indexmem.workflows.pretrain import check_pretrain
+
+CPU = torch.device("cpu")
+ARCHITECTURE = {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 1, "intermediate": 48, "max_positions": 1024}
+
+
+@pytest.fixture
+def first(tmp_path):
+    folder = tmp_path / "first"
+    save_model(make_model(PretrainConfig(architecture=ARCHITECTURE).architecture, 5), folder, {"step": 77})
+    return folder
+
+
+def config_from(folder: Path | str, **changes):
+    settings = {"architecture": ARCHITECTURE, "texts": ("essays-train",), "start_from": str(folder), "steps": 1}
+    stages = [{"length": 64, "share": 1.0, "dense": 0.5}]
+    return PretrainConfig(**settings | {"stages": stages, "step_tokens": 256, "evaluate_samples": 0} | changes)
+
+
+def test_training_begins_with_the_weights_as_they_were_saved(first):
+    saved = make_model(PretrainConfig(architecture=ARCHITECTURE).architecture, 5).state_dict()
+    begun = new_module(config_from(first, seed=9), CPU).model.state_dict()
+    assert begun.keys() == saved.keys()
+    for name, tensor in begun.items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, saved[name].bfloat16().float()), name
+
+
+def test_the_model_tells_what_it_was_trained_from(first, tmp_path):
+    (tmp_path / "second").mkdir()
+    config = config_from(first)
+    pretrain(config, RankContext(tmp_path / "second"), History(tmp_path / "history"), new_module(config, CPU))
+    trained = read_trained(tmp_path / "second" / "step-00000001")
+    assert trained["started_from"] == {"step": 77}
+    assert "start_from" not in trained["pretrain"], "a path of the machine that trained it"
+
+
+def test_what_it_cannot_begin_with_is_refused_before_anything_starts(first, tmp_path):
+    spec = load("sweeps/testbed.yaml", [f"pretrain.start_from={first}"])
+    with pytest.raises(UserError, match=r"hidden_size is 32, not 256.*Set pretrain.architecture"):
+        check_pretrain(spec)
+    with pytest.raises(UserError, match=r"start_from=nothing: nothing/model.safetensors is missing.*testbed"):
+        check_pretrain(load("sweeps/testbed.yaml", ["pretrain.start_from=nothing"]))
+    check_pretrain(load("sweeps/testbed.yaml", ["pretrain.start_from=testbed"]))
+
+
+def test_a_run_s_name_depends_on_the_weights_and_not_on_their_folder(first, tmp_path):
+    name = lambda start: PretrainRun.of(load("sweeps/testbed.yaml", [f"pretrain.start_from={start}"])).id  # noqa: E731
+    copied = tmp_path / "copied"
+    first.rename(copied)
+    ours = name(copied)
+    copied.rename(first)
+    assert name(first) == ours
+    save_model(make_model(PretrainConfig(architecture=ARCHITECTURE).architecture, 6), first, {"step": 77})
+    assert name(first) != ours
+    assert name("null") not in (ours, name(first))
+
+
+def test_the_spec_of_the_shipped_weights_is_what_their_record_says():
+    trained = json.loads(Path("platform/indexmem/assets/testbed/trained.json").read_text())
+    speed = {"loaders", "workers", "use_gpu", "compile"}
+    for record, spec in ((trained["started_from"], "testbed"), (trained, "testbed-longer")):
+        asked = load(f"sweeps/{spec}.yaml", []).pretrain.model_dump(mode="json", exclude={"start_from", *speed})
+        assert {key: value for key, value in record["pretrain"].items() if key not in speed} == asked
