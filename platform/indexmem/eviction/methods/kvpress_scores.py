@@ -37,8 +37,10 @@ class KvpressMethod(EvictionMethod):
         kwargs = {"position_embeddings": (tap.cos_BLr, tap.sin_BLr)}
         module = _with_rotary(tap.module, tap.rotary)
         with OnDevice():
-            # Else presses would make it of the hidden states, with queries of their own.
-            attention = window_attention(tap, self.last_queries) if self.last_queries else None
+            # Else presses make it of the hidden states, with queries of their own; of a text too short, they say so.
+            attention = None
+            if self.last_queries and self.last_queries <= tap.key_BHLd.shape[2]:
+                attention = window_attention(tap, self.last_queries)
             return self.press.score(module, tap.hidden_BLD, tap.key_BHLd, tap.value_BHLd, attention, kwargs)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from indexmem.eviction.headwise import best_of_all, ragged_layers
+from indexmem.eviction.headwise import best_of_all, ragged, ragged_layers
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.policy import Kept, comparable
 
@@ -37,6 +37,9 @@ class SharedBudget(EvictionMethod):
         """(head, token) pairs that so many heads keep together: one of each head at least, all at most."""
         pairs = int(heads * (target + self.extra_tokens) + ROUNDING)
         return max(heads, min(heads * tokens, pairs))
+
+    def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
+        return ragged(self.share(ranking, tokens, target))
 
     def choose(self, rankings: Sequence[Tensor], tokens: int, target: float) -> list[Kept]:
         layers, heads = len(rankings), len(rankings[0])
