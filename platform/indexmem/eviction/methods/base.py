@@ -62,7 +62,7 @@ class EvictionMethod(ABC):
     def rank(self, scores_HL: Tensor, sinks: int) -> Tensor:
         """What `choose_layer` wants to know of a layer's scores, for any budget; here positions, best first [H, L].
 
-        One tensor, held until all cells of the context are compressed. Layers may come together, as [layers, ..., H, L].
+        One tensor, held until all cells of the context are compressed. Layers may come together, in a first dimension.
         Scores hold no NaN: who asks has looked.
         """
         return rank(scores_HL, sinks, checked=True)
