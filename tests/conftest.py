@@ -21,8 +21,3 @@ from hypothesis import settings
 # Examples run beside Ray clusters and model loads on few cores: time says nothing about a property.
 settings.register_profile("indexmem", deadline=None)
 settings.load_profile("indexmem")
-
-
-def pytest_collection_modifyitems(items):
-    """What takes long first: two long tests side by side at the end would wait for the same cores."""
-    items.sort(key=lambda item: not ({"ray", "model"} & set(item.keywords)))

@@ -7,7 +7,6 @@ import io
 from collections.abc import Mapping
 
 import plotly.graph_objects as go
-from matplotlib.figure import Figure
 
 from indexmem.results.summary import MEAN, Summary
 
@@ -19,6 +18,8 @@ AXES = {"ratio": "KV cache evicted", "tokens": "tokens kept per KV head", "bytes
 
 def score_chart(summary: Summary) -> bytes:
     """PNG: mean score against budget with 95% whiskers, a panel per kind of budget, smaller budgets to the right."""
+    from matplotlib.figure import Figure  # here: every command would wait most of a second for it
+
     kinds = summary.by_kind
     width, height = PANEL_INCHES
     figure = Figure(figsize=(width * max(1, len(kinds)), height), dpi=DOTS_PER_INCH, layout="constrained")
