@@ -1,6 +1,5 @@
 """A pre-training that begins with another one's weights: which they are, what is refused, and what is told of them."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from indexmem.config.load import load
 from indexmem.config.pretrain import PretrainConfig
 from indexmem.distill.history import History
 from indexmem.errors import UserError
+from indexmem.models.shipped import shipped_models
 from indexmem.pretrain.local import RankContext
 from indexmem.pretrain.loop import new_module, pretrain
 from indexmem.pretrain.model import make_model, read_trained, save_model
@@ -73,7 +73,7 @@ def test_a_run_s_name_depends_on_the_weights_and_not_on_their_folder(first, tmp_
 
 
 def test_the_spec_of_the_shipped_weights_is_what_their_record_says():
-    trained = json.loads(Path("platform/indexmem/assets/testbed/trained.json").read_text())
+    trained = read_trained(shipped_models()["testbed"])
     speed = {"loaders", "workers", "use_gpu", "compile"}
     for record, spec in ((trained["started_from"], "testbed"), (trained, "testbed-longer")):
         asked = load(f"sweeps/{spec}.yaml", []).pretrain.model_dump(mode="json", exclude={"start_from", *speed})

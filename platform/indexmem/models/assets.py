@@ -152,10 +152,11 @@ def _build_model(model: BuiltinModel, folder: Path) -> None:
 
 
 def _is_intact(path: Path, archive: Archive) -> bool:
-    return path.is_file() and _sha256(path) == archive.sha256
+    return path.is_file() and sha256_of(path) == archive.sha256
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Of a file's content, in hexadecimal."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
 from indexmem.errors import UserError
+from indexmem.models.assets import sha256_of
 from indexmem.models.shipped import WEIGHTS, shipped_models
 from indexmem.pretrain.model import TRAINED
 
@@ -33,8 +33,7 @@ def start_folder(name: str) -> Path:
 
 def start_hash(name: str) -> str:
     """Of the weights, whatever their folder is called. Raises UserError as `start_folder` does."""
-    with (start_folder(name) / WEIGHTS).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(start_folder(name) / WEIGHTS)
 
 
 def load_start(model: LlamaForCausalLM, folder: Path) -> None:
