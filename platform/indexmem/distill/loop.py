@@ -105,7 +105,7 @@ def distill(experiment: Experiment, context: TrainContext, history: History, bac
     backbone = backbone or load_backbone(experiment.model)
     torch.manual_seed(config.seed)  # the same initial weights on every rank
     trainees = make_trainees(experiment, backbone.geometry)
-    module = DistillModule(backbone, trainees).to(backbone.device)
+    module = DistillModule(backbone, trainees, experiment.target).to(backbone.device)
     synchronised = context.wrap(module)
     optimizers = [
         torch.optim.AdamW(t.parameters(), lr=config.schedule.peak_lr, weight_decay=config.weight_decay)
@@ -228,7 +228,7 @@ def _save(
         "step": state["step"],
         "metrics": metrics,
         "sequences_per_step": experiment.distill.sequences_per_step,
-        **{section: getattr(experiment, section).model_dump(mode="json") for section in ("target", "distill")},
+        **{section: getattr(experiment, section).model_dump(mode="json") for section in ("indexer", "target", "distill")},
     }
     return save_modules({trainee.name: trainee.trained for trainee in trainees}, folder, trained)
 

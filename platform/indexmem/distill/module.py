@@ -1,6 +1,6 @@
 """What DDP wraps: the trainees, and the frozen backbone that teaches them.
 
-One frozen forward pass; in each layer the tap computes each trainee's loss from what attention sees. Losses are local:
+One frozen forward pass, over a text read once or twice; in each layer the tap computes each trainee's loss from what attention sees. Losses are local:
 nothing is back-propagated through the backbone.
 """
 
@@ -11,18 +11,24 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from indexmem.config.schema import TargetConfig
 from indexmem.distill.settle import settle
 from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.models.attention import LayerTap, tapping
 from indexmem.models.backbone import Backbone
 from indexmem.models.packed import PackedDocuments
+from indexmem.models.prompt import encode
+from indexmem.models.rereading import Readings
 
 
 class DistillModule(nn.Module):
     """forward(ids, lengths, step) -> losses [trainees, layers]."""
 
-    def __init__(self, backbone: Backbone, trainees: Sequence[Trainee]) -> None:
+    def __init__(self, backbone: Backbone, trainees: Sequence[Trainee], target: TargetConfig | None = None) -> None:
+        """Texts are read twice if `target` asks for it."""
         super().__init__()
+        self._chunk = target.chunk if target is not None and target.source == "reconstruction" else None
+        self._request = tuple(encode(backbone.tokenizer, target.request)) if target is not None else ()
         self.trainees = nn.ModuleList(trainees)
         # In a tuple, not a submodule: DDP then neither broadcasts nor buckets the frozen weights, and state_dict()
         # holds only what is trained.
@@ -44,8 +50,13 @@ class DistillModule(nn.Module):
                     loss = trainee.layer_loss(tap, lengths_B, step)
                     collected.append(settle(loss, trainee.parameters(), trainee.goes_on(tap.layer)))
 
-        documents = PackedDocuments.of(lengths_B) if packed else None
-        with torch.no_grad(), tapping(backbone.model, visit, documents=documents) as kwargs:
+        documents = readings = None
+        if self._chunk is not None:
+            readings = Readings.of(lengths_B, len(self._request), self._chunk)
+            ids_BL = readings.row(ids_BL if packed else readings.first.join(ids_BL), self._request)
+        elif packed:
+            documents = PackedDocuments.of(lengths_B)
+        with torch.no_grad(), tapping(backbone.model, visit, documents=documents, readings=readings) as kwargs:
             backbone.model.get_decoder()(ids_BL, use_cache=False, **kwargs)
         layers = backbone.geometry.layers
         return torch.stack(

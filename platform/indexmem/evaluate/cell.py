@@ -53,8 +53,7 @@ class CellEvaluator:
     ) -> CellEvaluator:
         """`backbone`: the spec's model, if it is loaded already."""
         backbone = backbone or load_backbone(experiment.model)
-        extra = experiment.eviction.extra_tokens
-        context = MethodContext(backbone.geometry, str(backbone.device), checkpoint, extra)
+        context = MethodContext.of(experiment, backbone.geometry, checkpoint, str(backbone.device))
         built = {label: make_method(config, context) for label, config in methods.items()}
         return cls(experiment, backbone, built, provenance)
 

@@ -136,7 +136,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
             f"Use grid.length={geometry.max_positions} or less."
         )
     checkpoint = None if outline else _checkpoint(experiment, require_checkpoint)
-    context = MethodContext(geometry, checkpoint=checkpoint, extra_tokens=experiment.eviction.extra_tokens)
+    context = MethodContext.of(experiment, geometry, checkpoint)
     checkpoints = {}
     for config in grid.methods:
         untrained = needs_training(config) and checkpoint is None

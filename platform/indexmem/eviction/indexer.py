@@ -1,13 +1,16 @@
-"""The learned indexer (paper section 3.1): a small MQA scorer that predicts which tokens will matter.
+"""The learned indexer (paper section 3.1): a small scorer that predicts which tokens will matter.
 
-    q_s    = rmsnorm(view(U_q flatten_heads(Q_s), [G, H_i, d_i]))      Q before RoPE
-    k_t    = rmsnorm(U_k X_t)                                          one key for all heads
-    alpha  = gate X_s / sqrt(H_i d_i)                                  signed
-    A[s,t] = sum_h alpha[s,h] act(q[s,h] . k[t]),  t <= s
-    imp[t] = max over s of A[s,t]
+    imp[t] = pair[t] + token[t]
+    pair[t] = max over s >= t of A[s,t]                                the paper's: an MQA over pairs of tokens
+      A[s,t] = sum_h alpha[s,h] act(q[s,h] . k[t])
+      q_s    = rmsnorm(view(U_q flatten_heads(Q_s), [G, H_i, d_i]))    Q before RoPE
+      k_t    = rmsnorm(U_k X_t)                                        one key for all heads
+      alpha  = gate X_s / sqrt(H_i d_i)                                signed
+    token[t] = W_2 silu(W_1 X_t + b_1) + b_2                           ours: what the token alone says
 
+Either term may be absent.
 Shapes: B batch, S queries, T keys, D model width, Q query heads, d head_dim, G score rows (1 for scope `layer`, KV
-heads for `kv_head`), H indexer heads per row, i indexer dim.
+heads for `kv_head`), H indexer heads per row (0 without pairs), i indexer dim, w hidden width of the token term.
 """
 
 from __future__ import annotations
@@ -47,6 +50,8 @@ class IndexerShape:
     activation: str
     rows: int  # G
     share_every: int = 1  # layers served by one indexer
+    pair_term: bool = True
+    token_term: int = 0  # w; 0: no such term
 
     @classmethod
     def of(cls, config: IndexerConfig, geometry: Geometry) -> IndexerShape:
@@ -58,7 +63,14 @@ class IndexerShape:
             activation=config.activation,
             rows=geometry.kv_heads if config.scope == "kv_head" else 1,
             share_every=config.share_every,
+            pair_term=config.pair_term,
+            token_term=config.token_term,
         )
+
+    @property
+    def numbers_per_key(self) -> int:
+        """What is held of a token for each score row, to rank it again later: its key, and its token term's value."""
+        return (self.dim if self.pair_term else 0) + (1 if self.token_term else 0)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -66,11 +78,12 @@ class IndexerShape:
 
 @dataclass(frozen=True)
 class Features:
-    """Projected inputs of one layer: all that scoring needs."""
+    """Projected inputs of one layer: all that scoring needs. Without pairs H and i are 0; `token_BGT` may be 0."""
 
     q_BSGHi: Tensor
     k_BTi: Tensor
     alpha_BSGH: Tensor
+    token_BGT: Tensor
 
 
 class Indexer(nn.Module):
@@ -80,20 +93,33 @@ class Indexer(nn.Module):
         super().__init__()
         self.shape = shape
         width = shape.rows * shape.heads
-        self.q_proj = nn.Linear(attention_width, width * shape.dim, bias=False)
-        self.k_proj = nn.Linear(hidden_size, shape.dim, bias=False)
-        self.gate = nn.Linear(hidden_size, width, bias=False)
+        if shape.pair_term:
+            self.q_proj = nn.Linear(attention_width, width * shape.dim, bias=False)
+            self.k_proj = nn.Linear(hidden_size, shape.dim, bias=False)
+            self.gate = nn.Linear(hidden_size, width, bias=False)
+        if shape.token_term:
+            self.token = nn.Sequential(
+                nn.Linear(hidden_size, shape.token_term), nn.SiLU(), nn.Linear(shape.token_term, shape.rows)
+            )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
 
     def features(self, hidden_BLD: Tensor, query_pre_BQLd: Tensor) -> Features:
         """Project a layer's input X and its pre-RoPE queries; computes in the indexer's own dtype."""
         rows, heads, dim = self.shape.rows, self.shape.heads, self.shape.dim
-        hidden = hidden_BLD.to(self.gate.weight.dtype)
-        flat_query = query_pre_BQLd.to(self.gate.weight.dtype).transpose(1, 2).flatten(2)
-        q = self.q_proj(flat_query).unflatten(-1, (rows, heads, dim))
+        hidden = hidden_BLD.to(self.dtype)
+        batch_length = hidden.shape[:2]
+        token_BGT = self.token(hidden).mT if self.shape.token_term else hidden.new_zeros(1, 1, 1)
+        token_BGT = token_BGT.expand(batch_length[0], rows, batch_length[1])
+        if not self.shape.pair_term:
+            nothing = hidden.new_zeros((*batch_length, 0))
+            return Features(nothing[:, :, None, None], nothing, nothing[:, :, None], token_BGT)
+        q = self.q_proj(query_pre_BQLd.to(self.dtype).transpose(1, 2).flatten(2)).unflatten(-1, (rows, heads, dim))
         alpha = self.gate(hidden).unflatten(-1, (rows, heads)) / (heads * dim) ** 0.5
-        return Features(
-            F.rms_norm(q, (dim,), eps=NORM_EPS), F.rms_norm(self.k_proj(hidden), (dim,), eps=NORM_EPS), alpha
-        )
+        k = self.k_proj(hidden)
+        return Features(F.rms_norm(q, (dim,), eps=NORM_EPS), F.rms_norm(k, (dim,), eps=NORM_EPS), alpha, token_BGT)
 
     def score_rows(self, features: Features, start: int, stop: int) -> Tensor:
         """A[:, :, start:stop, 0:stop] as [B, G, S, T]; one head's z is alive at a time."""
@@ -115,18 +141,25 @@ class Indexer(nn.Module):
     ) -> Tensor:
         """imp [B, G, T]; 0 at padded keys. Differentiable in O(L H_i d_i).
 
-        The maximum and its argmax come from one streaming pass without autograd; only the winning entries
+        The pair term's maximum and its argmax come from one streaming pass without autograd; only the winning entries
         A[s*(t), t] are then recomputed with it, which is the whole gradient of a max.
 
         With `products` (float16, bfloat16) kernels find the winners from q and k rounded to it. Values are recomputed
         as ever: a winner that is wrong is a near-tie, and its score at most twice the rounding error below the maximum.
         """
+        importance_BGT = features.token_BGT
+        if self.shape.pair_term:
+            importance_BGT = importance_BGT + self._best_of_pairs(features, lengths_B, block, products)
+        valid_B1T = (torch.arange(importance_BGT.shape[-1], device=lengths_B.device) < lengths_B[:, None])[:, None]
+        return importance_BGT.masked_fill(~valid_B1T, 0.0)
+
+    def _best_of_pairs(
+        self, features: Features, lengths_B: Tensor, block: int | None, products: torch.dtype | None
+    ) -> Tensor:
+        """max over queries of A [B, G, T]; anything at padded keys."""
         with torch.no_grad():
             best_BGT, winner_BGT = self._maxima(features, lengths_B, block, products)
-        valid_B1T = (torch.arange(best_BGT.shape[-1], device=lengths_B.device) < lengths_B[:, None])[:, None]
-        if not torch.is_grad_enabled() and products is None:
-            return best_BGT.masked_fill(~valid_B1T, 0.0)
-        return self._winning_scores(features, winner_BGT).masked_fill(~valid_B1T, 0.0)
+        return self._winning_scores(features, winner_BGT) if torch.is_grad_enabled() or products else best_BGT
 
     def _maxima(
         self, features: Features, lengths_B: Tensor, block: int | None, products: torch.dtype | None

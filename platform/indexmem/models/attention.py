@@ -1,11 +1,12 @@
 """The attention function that backbones run with, and the taps on it.
 
-Loaded with `attn_implementation="indexmem"`, a backbone behaves as with sdpa. Three keywords, passed through
+Loaded with `attn_implementation="indexmem"`, a backbone behaves as with sdpa. Four keywords, passed through
 `model(..., layer_tap=..., kv_view=...)` and so bound to one call and never to the model's modules, change that:
 
 - `layer_tap(tap)` is called in each layer with what attention sees, before attention runs, and may return its output;
 - `kv_view.attend(layer, query, key, value, scaling)` replaces attention (compressed, ragged caches);
-- `documents` makes each row of tokens several documents that attend to themselves alone (models/packed.py).
+- `documents` makes each row of tokens several documents that attend to themselves alone (models/packed.py);
+- `readings` makes it several documents that are read twice (models/rereading.py).
 
 Only layers with full attention are tapped, and a tap numbers these alone; a model's other layers attend within a window
 and keep their cache (models/geometry.py).
@@ -29,6 +30,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from indexmem.models.geometry import FULL, attention_kinds
 from indexmem.models.lse import attend_with_lse
 from indexmem.models.packed import PackedDocuments
+from indexmem.models.rereading import Readings, Reread, States
 from indexmem.models.window import window_attention
 
 ATTENTION_NAME = "indexmem"
@@ -57,6 +59,7 @@ class LayerTap:
     sin_BLr: Tensor
     scaling: float  # the backbone's own logit scale
     rotary: RotaryEmbedding  # the model's rotary embedding in these layers
+    again: Reread | None = None  # the second reading of what is seen here, where there is one
 
     def span(self, start: int, stop: int) -> LayerTap:
         """The part of the sequence from `start` to before `stop`, as the layer saw it."""
@@ -75,7 +78,7 @@ class LayerTap:
         return self.span(0, tokens)
 
     def rows(self, index_R: Tensor, tokens: int) -> LayerTap:
-        """Some sequences of the batch, all of `tokens` real tokens, without their padding."""
+        """Some sequences of the batch, all of `tokens` real tokens, without padding and without a second reading."""
         one_table = self.cos_BLr.shape[0] == 1  # tables of batch 1 serve all rows
         return replace(
             self,
@@ -85,6 +88,7 @@ class LayerTap:
             value_BHLd=self.value_BHLd[index_R],
             cos_BLr=self.cos_BLr if one_table else self.cos_BLr[index_R],
             sin_BLr=self.sin_BLr if one_table else self.sin_BLr[index_R],
+            again=None,
         ).prefix(tokens)
 
     @cached_property
@@ -138,6 +142,7 @@ def indexmem_attention(
     layer_tap: Callable[..., Tensor | None] | None = None,
     kv_view: KVView | None = None,
     documents: PackedDocuments | None = None,
+    readings: Readings | None = None,
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
@@ -145,6 +150,9 @@ def indexmem_attention(
 
     Right padding needs no mask under causality.
     """
+    if readings is not None:
+        assert kv_view is None and documents is None, "both readings are in the row"
+        return _attend_twice(readings, module, (query, key, value), scaling, layer_tap, sliding_window), None
     if documents is not None:
         assert kv_view is None, "caches hold whole rows"
         query, key, value = (documents.split(states, dim=2) for states in (query, key, value))
@@ -159,6 +167,29 @@ def indexmem_attention(
     else:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling)
     return output if documents is None else documents.join(output), None
+
+
+def _attend_twice(
+    readings: Readings,
+    module: nn.Module,
+    states: States,
+    scaling: float,
+    layer_tap: Callable[..., Tensor | None] | None,
+    window: int | None,
+) -> Tensor:
+    """Attention of both readings; the first is what is tapped, with the second beside it."""
+    query, key, value = (readings.split_first(x, dim=2) for x in states)
+    second: States = tuple(readings.split_second(x, dim=2) for x in states)  # type: ignore[assignment]
+    if window is not None and window < key.shape[2] + second[1].shape[2]:
+        if layer_tap is not None:
+            layer_tap(module, query, key, value, scaling)
+        again_RWQd = readings.attend_within(window, second, (query, key, value), scaling)
+        return readings.join(window_attention(query, key, value, window, scaling), again_RWQd)
+    again_RWQd, lse_RQW = readings.reread(second, (query, key, value), scaling)
+    attended = None if layer_tap is None else layer_tap(module, query, key, value, scaling, (second, lse_RQW))
+    if attended is None:
+        attended, _ = sdpa_attention_forward(module, query, key, value, None, 0.0, scaling)
+    return readings.join(attended, again_RWQd)
 
 
 def register_attention() -> None:
@@ -198,14 +229,18 @@ def tapping(
     visit: Callable[[LayerTap], None],
     see_window: Callable[[int, Tensor, Tensor], None] | None = None,
     documents: PackedDocuments | None = None,
+    readings: Readings | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Visit every layer with full attention of the calls made inside.
 
     Yields the keywords to pass on: `with tapping(model, visit) as kwargs: model(ids, **kwargs)`. Query, key and value
     come from the attention function; hidden states and rotary tables from a pre-hook that is removed on exit.
     `see_window` gets the number (among all layers), keys and values [B, H, L, d] of each layer with a sliding window.
-    With `documents` the calls get a row of them, and all that is visited is the padded batch of the documents.
+    With `documents` the calls get a row of them, and all that is visited is the padded batch of the documents. With
+    `readings` they get a row of documents read twice, and visited is the batch of the first reading, which has the
+    second beside it.
     """
+
     inputs: dict[str, Any] = {}
     rotary = rotary_of(model)
 
@@ -213,13 +248,25 @@ def tapping(
         inputs["hidden"] = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         inputs["rotary"] = kwargs["position_embeddings"]
 
-    def tap(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor | None:
+    def tap(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float,
+        second: tuple[States, Tensor] | None = None,
+    ) -> Tensor | None:
         layer = layer_number(module)
         if layer is not None:
             hidden, (cos, sin) = inputs["hidden"], inputs["rotary"]
+            again = None
+            if readings is not None and second is not None:
+                tables = (readings.split_second(table) for table in (cos, sin))
+                again = Reread(readings.chunks, *second[0], second[1], *tables)
+                hidden, cos, sin = (readings.split_first(states) for states in (hidden, cos, sin))
             if documents is not None:
                 hidden, cos, sin = (documents.split(states) for states in (hidden, cos, sin))
-            seen = LayerTap(layer, module, hidden, query, key, value, cos, sin, scaling, rotary)
+            seen = LayerTap(layer, module, hidden, query, key, value, cos, sin, scaling, rotary, again)
             visit(seen)
             attended: tuple[Tensor, Tensor] | None = vars(seen).get("attended")  # there if the visitor asked for it
             return None if attended is None else attended[0]
@@ -229,7 +276,11 @@ def tapping(
 
     handles = [module.register_forward_pre_hook(remember, with_kwargs=True) for module in attention_layers(model)]
     try:
-        packed = {} if documents is None else {"documents": documents, "position_ids": documents.position_ids}
+        packed: dict[str, Any] = {}
+        if documents is not None:
+            packed = {"documents": documents, "position_ids": documents.position_ids}
+        if readings is not None:
+            packed = {"readings": readings, "position_ids": readings.positions_1N}
         yield {"layer_tap": tap, **packed}
     finally:
         for handle in handles:

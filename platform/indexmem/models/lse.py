@@ -1,6 +1,6 @@
-"""Causal attention that also gives its rows' log-sum-exp, as the kernels behind sdpa have it anyhow.
+"""Attention that also gives its rows' log-sum-exp, as the kernels behind sdpa have it anyhow.
 
-Shapes: B batch, Q query heads, H KV heads, L tokens, d head_dim.
+Shapes: B batch, Q query heads, H KV heads, L query tokens, T key tokens, d head_dim.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 PROBE_TOKENS, PROBE_HEADS = 64, 2
+BLOCK_LOGITS = 2**25  # logits held at once: 128 MiB in fp32
 TOLERANCE = 1e-2  # of a probe's log-sum-exp, about 5: far above what rounding does, far below another convention
 
 
 def attend_with_lse(
-    query_BQLd: Tensor, key_BHLd: Tensor, value_BHLd: Tensor, scaling: float
+    query_BQLd: Tensor, key_BHTd: Tensor, value_BHTd: Tensor, scaling: float, causal: bool = True
 ) -> tuple[Tensor, Tensor] | None:
-    """Output [B, L, Q, d] and natural log-sum-exp [B, Q, L] (fp32) of the scaled, causal logits.
+    """Output [B, L, Q, d] and natural log-sum-exp [B, Q, L] (fp32) of the scaled logits; `causal` needs T = L.
 
     The kernel is the one that sdpa would take for these tensors; None if that one does not give the log-sum-exp, or, in
     this version of torch on this device, not as expected: it does so through functions that torch does not document.
     """
-    states = (query_BQLd, key_BHLd, value_BHLd)
-    kernel = torch._fused_sdp_choice(*states, None, 0.0, True, scale=scaling, enable_gqa=True)
+    states = (query_BQLd, key_BHTd, value_BHTd)
+    kernel = torch._fused_sdp_choice(*states, None, 0.0, causal, scale=scaling, enable_gqa=True)
     dim = query_BQLd.shape[-1]
     if kernel not in (SDPBackend.CUDNN_ATTENTION.value, SDPBackend.FLASH_ATTENTION.value):
         return None
@@ -33,17 +34,40 @@ def attend_with_lse(
         return None
     if not _as_expected(kernel, query_BQLd.device, query_BQLd.dtype, dim):
         return None
-    return _attend(kernel, *states, scaling)
+    return _attend(kernel, *states, scaling, causal)
 
 
-def _attend(kernel: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+def attend_in_blocks(
+    query_BQLd: Tensor, key_BHTd: Tensor, value_BHTd: Tensor, scaling: float, causal: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The same of any tensors, a block of queries at a time, in fp32 or wider."""
+    wide = torch.promote_types(query_BQLd.dtype, torch.float32)
+    query_BHgLd = query_BQLd.to(wide).unflatten(1, (key_BHTd.shape[1], -1))
+    key_BH1dT, value_BH1Td = key_BHTd.to(wide)[:, :, None].mT, value_BHTd.to(wide)[:, :, None]
+    batch, heads, length, _ = query_BQLd.shape
+    block = max(1, BLOCK_LOGITS // (batch * heads * key_BHTd.shape[2]))
+    position_T = torch.arange(key_BHTd.shape[2], device=query_BQLd.device)
+    outputs, sums = [], []
+    for start in range(0, length, block):
+        logits_BHgST = query_BHgLd[:, :, :, start : start + block] @ key_BH1dT * scaling
+        if causal:
+            logits_BHgST.masked_fill_(position_T > position_T[start : start + block, None], -torch.inf)
+        sums.append(logits_BHgST.logsumexp(-1))
+        outputs.append(logits_BHgST.softmax(-1) @ value_BH1Td)
+    output_BQLd = torch.cat(outputs, dim=3).flatten(1, 2).to(query_BQLd.dtype)
+    return output_BQLd.transpose(1, 2), torch.cat(sums, dim=3).flatten(1, 2)
+
+
+def _attend(
+    kernel: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool
+) -> tuple[Tensor, Tensor]:
     attend, states = torch.ops.aten, (query, key, value)
     if kernel == SDPBackend.CUDNN_ATTENTION.value:
-        output, lse, *_ = attend._scaled_dot_product_cudnn_attention(*states, None, True, 0.0, True, scale=scaling)
+        output, lse, *_ = attend._scaled_dot_product_cudnn_attention(*states, None, True, 0.0, causal, scale=scaling)
     elif query.is_cuda:
-        output, lse, *_ = attend._scaled_dot_product_flash_attention(*states, 0.0, True, scale=scaling)
+        output, lse, *_ = attend._scaled_dot_product_flash_attention(*states, 0.0, causal, scale=scaling)
     else:
-        output, lse = attend._scaled_dot_product_flash_attention_for_cpu(*states, 0.0, True, scale=scaling)
+        output, lse = attend._scaled_dot_product_flash_attention_for_cpu(*states, 0.0, causal, scale=scaling)
     return output.transpose(1, 2), lse.reshape(query.shape[:3])
 
 
@@ -58,7 +82,7 @@ def _as_expected(kernel: int, device: torch.device, dtype: torch.dtype, dim: int
     future_LL = torch.ones(PROBE_TOKENS, PROBE_TOKENS, dtype=torch.bool, device=device).triu(1)
     expected_BQL = logits_BQLL.masked_fill(future_LL, -torch.inf).logsumexp(-1)
     try:
-        gap = (_attend(kernel, query, key, value, scaling)[1].double() - expected_BQL).abs().max().item()
+        gap = (_attend(kernel, query, key, value, scaling, True)[1].double() - expected_BQL).abs().max().item()
     except RuntimeError as error:
         warnings.warn(f"attention's log-sum-exp is computed a second time: {error}", stacklevel=3)
         return False

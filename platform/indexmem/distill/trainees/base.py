@@ -18,9 +18,9 @@ class StepContext:
     step: int
     seed: int
 
-    def uniform(self, low: float, high: float) -> float:
-        """A draw for this step."""
-        return random.Random(f"{self.seed}/{self.step}").uniform(low, high)
+    def uniform(self, low: float, high: float, what: str = "") -> float:
+        """A draw for this step; draws of another name are independent."""
+        return random.Random(f"{self.seed}/{self.step}{what}").uniform(low, high)
 
 
 class Trainee(nn.Module):

@@ -1,4 +1,4 @@
-"""The indexer's distillation: KL between pooled attention and predicted importance (paper section 3.1, Training)."""
+"""The indexer's distillation: predicted importance against pooled attention (paper section 3.1, Training)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from indexmem.config.schema import Experiment, TargetConfig
-from indexmem.distill.losses import importance_kl
-from indexmem.distill.targets import pooled_target, target_scale
+from indexmem.distill.losses import LOSSES
+from indexmem.distill.targets import pooled_target, reconstruction_target, target_scale
 from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.eviction.indexer import NAME, IndexerShape, IndexerStack
 from indexmem.models.attention import LayerTap
@@ -30,22 +30,30 @@ class IndexerTrainee(Trainee):
         return self.indexers
 
     def layer_loss(self, tap: LayerTap, lengths_B: Tensor, step: StepContext) -> Tensor:
-        width = self.indexers.geometry.attention_width
-        target_BGT = pooled_target(
-            tap.query_BQLd,
-            tap.key_BHLd,
-            lengths_B,
-            rows=self.indexers.shape.rows,
-            scale=target_scale(self.target, tap.scaling, width),
-            config=self.target,
-            lse_BQL=_row_lse(tap, self.target),
-        )
+        target_BGT = self._target(tap, lengths_B)
         with torch.enable_grad():
             indexer = self.indexers.owned_by(tap.layer)
             if indexer is not None:
                 self._shared_BGT = indexer(tap.hidden_BLD, tap.query_pre_BQLd, lengths_B, self._products)
             assert self._shared_BGT is not None, "layers are visited in order"
-            return importance_kl(target_BGT, self._shared_BGT, lengths_B, self.target.sinks).mean()
+            return LOSSES[self.target.loss](target_BGT, self._shared_BGT, lengths_B, self.target.sinks).mean()
+
+    def _target(self, tap: LayerTap, lengths_B: Tensor) -> Tensor:
+        rows = self.indexers.shape.rows
+        if self.target.source == "reconstruction":
+            assert tap.again is not None, "texts are read twice"
+            return reconstruction_target(
+                tap.again, tap.key_BHLd, rows=rows, scale=tap.scaling, heads=self.target.heads
+            )
+        return pooled_target(
+            tap.query_BQLd,
+            tap.key_BHLd,
+            lengths_B,
+            rows=rows,
+            scale=target_scale(self.target, tap.scaling, self.indexers.geometry.attention_width),
+            config=self.target,
+            lse_BQL=_row_lse(tap, self.target),
+        )
 
     def goes_on(self, layer: int) -> bool:
         last = layer + 1 == self.indexers.geometry.layers

@@ -3,8 +3,9 @@
     target[t] = max over s >= t, and over the query heads of a KV head's group, of q_s . k_t / sqrt(d)     (after RoPE)
     loss      = smooth_l1(predicted, target) + alpha * (predicted[t] - predicted[t+1])^2,   means over real tokens
 
-The paper takes the maximum over the queries of an answer only; the windows of plain text that we train on have no
-answer, so here every later query counts, and the token's own. Sinks are part of the regression, as in the paper.
+The paper takes the maximum over the queries of an answer only. Plain text has no answer: where it is read twice (target
+source `reconstruction`), the second reading stands for it; else every later query counts, and the token's own. Sinks
+are part of the regression, as in the paper.
 
 Shapes: B batch, H KV heads, T tokens.
 """
@@ -16,14 +17,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from indexmem.config.schema import Experiment, TargetConfig
-from indexmem.distill.targets import pooled_target
+from indexmem.distill.targets import pooled_target, reconstruction_target
 from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.eviction.locret import NAME, LocretShape, LocretStack
 from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
 
 SMOOTHING = 2.5e-3  # alpha of the paper
-TARGET = TargetConfig(source="logits", scale="head", heads="max", sinks=0)  # Locret's own, whatever the spec's is
+TARGET = TargetConfig(source="logits", loss="kl", scale="head", heads="max", sinks=0)  # Locret's own, whatever the spec's is
 
 
 def retention_loss(predicted_BHT: Tensor, target_BHT: Tensor, lengths_B: Tensor, smoothing: float) -> Tensor:
@@ -49,9 +50,10 @@ class LocretTrainee(Trainee):
         return self.heads
 
     def layer_loss(self, tap: LayerTap, lengths_B: Tensor, step: StepContext) -> Tensor:
-        kv_heads = self.heads.geometry.kv_heads
-        target_BHT = pooled_target(
-            tap.query_BQLd, tap.key_BHLd, lengths_B, rows=kv_heads, scale=tap.scaling, config=TARGET
-        )
+        sizes = {"rows": self.heads.geometry.kv_heads, "scale": tap.scaling}
+        if tap.again is not None:
+            target_BHT = reconstruction_target(tap.again, tap.key_BHLd, normalised=False, **sizes)
+        else:
+            target_BHT = pooled_target(tap.query_BQLd, tap.key_BHLd, lengths_B, config=TARGET, **sizes)
         with torch.enable_grad():
             return retention_loss(self.heads.predict(tap), target_BHT, lengths_B, SMOOTHING)

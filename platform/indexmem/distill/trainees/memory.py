@@ -1,6 +1,8 @@
 """The memory's training: match what full attention would have said (paper section 3.2, L_mem).
 
-In each window the last tokens query a context that a base method has evicted from, at a ratio drawn for the step:
+A base method evicts from a context, at a ratio drawn for the step, and some tokens after it query what is left. Where a
+text is read twice, the context is the first reading and the tokens are a piece of the second; else they are a window's
+last ones.
 
     L = || o_full - o_fused ||^2 / || o_full - o_kept ||^2
 
@@ -12,7 +14,8 @@ Shapes: H KV heads, Q query heads, C context tokens, n query tokens, d head_dim.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,11 +28,13 @@ from indexmem.eviction.memory.attention import context_and_new, merge
 from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryShape
 from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
-from indexmem.eviction.methods.learned import IndexerScores
+from indexmem.eviction.methods.learned import IndexerScores, trained_share
 from indexmem.eviction.methods.registry import make_method
 from indexmem.eviction.policy import has_nan, nan_error
+from indexmem.eviction.sharing import Sharing
 from indexmem.models.attention import LayerTap, output_weight
 from indexmem.models.geometry import Geometry
+from indexmem.models.rereading import Reread
 
 CONTEXT_SHARE = 0.75  # of a window shorter than four times distill.query_tokens
 
@@ -55,11 +60,20 @@ class MemoryTrainee(Trainee):
 
     def layer_loss(self, tap: LayerTap, lengths_B: Tensor, step: StepContext) -> Tensor:
         memory: LatentMemory = self.memories[tap.layer]  # type: ignore[assignment]
-        ratio = step.uniform(*self.config.evict_ratios)
+        (base,) = self._base
+        # Heads that share the model's budget leave some layers much and others little: each layer meets all ratios.
+        of_layer = f"/{tap.layer}" if base.sharing.across == "model" else ""
+        ratio = step.uniform(*self.config.evict_ratios, of_layer)
         losses = []
         for length in lengths_B.unique().tolist():  # sequences of equal length go together
             rows_R = (lengths_B == length).nonzero().squeeze(1)
-            scene = self.scene(tap.rows(rows_R, length), ratio)
+            alone = tap.rows(rows_R, length)
+            if tap.again is None:
+                context = max(length - self.config.query_tokens, int(length * CONTEXT_SHARE))
+                scene = self.scene(alone, context, length - context, ratio)
+            else:
+                where = step.uniform(0, 1, "/piece")
+                scene = self.scene(*_with_piece(alone, tap.again, rows_R.tolist(), where, self.config.query_tokens), ratio)
             if scene is not None:
                 losses.append(_loss(memory, scene))
         with torch.enable_grad():
@@ -67,11 +81,10 @@ class MemoryTrainee(Trainee):
                 return sum((p.sum() * 0.0 for p in memory.parameters()), start=tap.key_BHLd.new_zeros(()))
             return torch.stack(losses).sum() / len(lengths_B)
 
-    def scene(self, tap: LayerTap, ratio: float) -> Scene | None:
-        """Evict from the windows' beginning and attend from their end; None for windows too short to score."""
+    def scene(self, tap: LayerTap, context: int, asked: int, ratio: float) -> Scene | None:
+        """Evict from the first `context` tokens, attend from the last `asked`; None for contexts too short to score."""
         (base,) = self._base
-        batch, heads, length = tap.key_BHLd.shape[:3]
-        context = max(length - self.config.query_tokens, int(length * CONTEXT_SHARE))
+        batch, heads = tap.key_BHLd.shape[:2]
         if context < max(base.min_context, 2 * self.sinks + 2):
             return None
         target, layers = context * (1 - ratio), self.memories.geometry.layers
@@ -81,8 +94,8 @@ class MemoryTrainee(Trainee):
                 raise nan_error()
             kept = base.choose_layer(base.rank(scores_HC, self.sinks), context, target, tap.layer, layers)
             leaves_HC.scatter_(1, kept.positions_HK, False)
-        held, new, lost = context_and_new(tap, context, leaves_BHC)
-        return Scene(tap, context, leaves_BHC, merge(held, new, lost)[0], *merge(held, new))
+        held, new, lost = context_and_new(tap, context, asked, leaves_BHC)
+        return Scene(tap, context, asked, leaves_BHC, merge(held, new, lost)[0], *merge(held, new))
 
 
 @dataclass(frozen=True)
@@ -91,10 +104,39 @@ class Scene:
 
     tap: LayerTap
     context: int
+    asked: int
     leaves_BHC: Tensor
     full_BQnd: Tensor
     plain_BQnd: Tensor
     lse_BQn: Tensor  # of the plain output's softmax
+
+
+def _with_piece(
+    tap: LayerTap, again: Reread, documents: Sequence[int], where: float, asked: int
+) -> tuple[LayerTap, int, int]:
+    """Documents of one length and, after them, their second reading up to the end of a piece that asks.
+
+    `where` in [0, 1) says which piece, of up to `asked` tokens. Returns how many tokens are context and how many ask.
+    """
+    of_each = [[row for row, chunk in enumerate(again.chunks) if chunk.document == document] for document in documents]
+    number = int(where * len(of_each[0]))
+    rows = [rows[number] for rows in of_each]
+    chunk = again.chunks[rows[0]]
+    inside = where * len(of_each[0]) - number
+    asked = min(asked, chunk.stop - chunk.start)
+    end = chunk.before + asked + int(inside * (chunk.stop - chunk.start - asked))
+    index = torch.tensor(rows, device=tap.key_BHLd.device)
+    joined = {
+        name: torch.cat((getattr(tap, name), states[index, :, :end]), dim=2)
+        for name, states in (
+            ("query_BQLd", again.query_RQWd), ("key_BHLd", again.key_RHWd), ("value_BHLd", again.value_RHWd)
+        )
+    }
+    tables = {
+        name: torch.cat((getattr(tap, name).expand(len(rows), -1, -1), table[index, :end]), dim=1)
+        for name, table in (("cos_BLr", again.cos_RWr), ("sin_BLr", again.sin_RWr))
+    }
+    return replace(tap, **joined, **tables), tap.key_BHLd.shape[2], asked
 
 
 def _loss(memory: LatentMemory, scene: Scene) -> Tensor:
@@ -111,7 +153,7 @@ def _loss(memory: LatentMemory, scene: Scene) -> Tensor:
     )
     with torch.enable_grad():
         state = memory.write(None, evicted)
-        readout = memory.read(state, query_BQLd[:, :, context:], scene.plain_BQnd, scene.lse_BQn)
+        readout = memory.read(state, query_BQLd[:, :, -scene.asked :], scene.plain_BQnd, scene.lse_BQn)
         missing, left = scene.full_BQnd - scene.plain_BQnd, scene.full_BQnd - readout.output_BQnd
         if readout.residual_BnD is not None:
             weight_DV = output_weight(tap.module).float()
@@ -125,8 +167,10 @@ def _base_method(
     experiment: Experiment, geometry: Geometry, base: str, indexers: IndexerStack | None
 ) -> EvictionMethod:
     if base == "indexer" and indexers is not None:
-        return IndexerScores(indexers)
-    context = MethodContext(geometry, checkpoint=experiment.indexer.checkpoint)
+        sections = {"indexer": experiment.indexer.model_dump(), "target": experiment.target.model_dump()}
+        across = trained_share(sections, indexers.shape.rows)
+        return IndexerScores(indexers, Sharing(across, experiment.indexer.floor))
+    context = MethodContext.of(experiment, geometry, experiment.indexer.checkpoint)
     method = make_method(MethodConfig(name=base), context)
     if method.own_pass:
         raise UserError(f"memory.bases: '{base}' reads a whole context again and cannot score windows; leave it out.")

@@ -35,14 +35,14 @@ def merge(*parts: Part) -> Part:
     return output, lse
 
 
-def context_and_new(tap: LayerTap, context: int, leaves_BHC: Tensor) -> tuple[Part, Part, Part]:
-    """Attention of the tokens after `context`: over kept context, over themselves (causal), over evicted context."""
-    query_BQnd = tap.query_BQLd[:, :, context:]
-    new = query_BQnd.shape[2]
+def context_and_new(tap: LayerTap, context: int, asked: int, leaves_BHC: Tensor) -> tuple[Part, Part, Part]:
+    """Attention of the last `asked` tokens: over kept context, over what follows it (causal), over evicted context."""
+    query_BQnd = tap.query_BQLd[:, :, -asked:]
     key, value = tap.key_BHLd, tap.value_BHLd
+    new = key.shape[2] - context
     mask_BH11C = leaves_BHC[:, :, None, None, :]
-    causal_nn = torch.ones(new, new, dtype=torch.bool, device=key.device).tril()
+    causal_nT = torch.ones(asked, new, dtype=torch.bool, device=key.device).tril(new - asked)
     kept = partial_attention(query_BQnd, key[:, :, :context], value[:, :, :context], tap.scaling, ~mask_BH11C)
     lost = partial_attention(query_BQnd, key[:, :, :context], value[:, :, :context], tap.scaling, mask_BH11C)
-    own = partial_attention(query_BQnd, key[:, :, context:], value[:, :, context:], tap.scaling, causal_nn)
+    own = partial_attention(query_BQnd, key[:, :, context:], value[:, :, context:], tap.scaling, causal_nT)
     return kept, own, lost

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from indexmem.config.schema import Across, Experiment
 from indexmem.eviction.context import ContextCache, RowCache
 from indexmem.eviction.methods.decode_scorer import DecodeScorer
-from indexmem.eviction.policy import Kept, keep, rank
+from indexmem.eviction.policy import Kept, keep
+from indexmem.eviction.sharing import EVEN, Sharing
 from indexmem.models.attention import LayerTap
 from indexmem.models.backbone import Backbone
 from indexmem.models.geometry import Geometry
@@ -28,6 +30,23 @@ class MethodContext:
     device: str = "cpu"
     checkpoint: str | None = None  # folder of the trained modules
     extra_tokens: int = 0  # what methods without memory keep on top of their budget
+    # Of the spec's own indexer: which heads share a budget (None: as trained), and what each keeps in any case.
+    share: Across | None = None
+    floor: float = 0.0
+    layer_by_layer: bool = False  # a layer's tokens are chosen before later layers are computed
+
+    @classmethod
+    def of(cls, spec: Experiment, geometry: Geometry, checkpoint: str | None, device: str = "cpu") -> MethodContext:
+        """What a spec says."""
+        return cls(
+            geometry,
+            device,
+            checkpoint,
+            spec.eviction.extra_tokens,
+            spec.indexer.share,
+            spec.indexer.floor,
+            spec.eviction.when == "before_prefill",
+        )
 
 
 class EvictionMethod(ABC):
@@ -43,6 +62,7 @@ class EvictionMethod(ABC):
     # With a number, `score` may get several layers as a batch, with these queries only and no hidden states.
     last_queries: int | None = None
     per_head = True  # False: a layer's heads all get the same scores
+    sharing: Sharing = EVEN  # whose budget a head's tokens come out of
 
     @abstractmethod
     def score(self, tap: LayerTap) -> Tensor:
@@ -60,12 +80,13 @@ class EvictionMethod(ABC):
         return list(scores_HL)
 
     def rank(self, scores_HL: Tensor, sinks: int) -> Tensor:
-        """What `choose_layer` wants to know of a layer's scores, for any budget; here positions, best first [H, L].
+        """What `choose_layer` wants to know of a layer's scores, for any budget: positions, best first [H, L], or what
+        its `sharing` asks for.
 
         One tensor, held until all cells of the context are compressed. Layers may come together, in a first dimension.
         Scores hold no NaN: who asks has looked.
         """
-        return rank(scores_HL, sinks, checked=True)
+        return self.sharing.rank(scores_HL, sinks)
 
     def kept(self, tokens: int, target: float, layer: int, layers: int) -> int:
         """Tokens kept per KV head in this layer when a budget allows `target` tokens in the mean over layers."""
@@ -89,10 +110,14 @@ class EvictionMethod(ABC):
 
     def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
         """What one layer keeps of its `tokens` tokens, from what `rank` made of its scores."""
+        if not self.sharing.is_even:
+            return self.sharing.choose_layer(ranking, tokens, target + self.extra_tokens)
         return Kept(keep(ranking, self.count(tokens, target, layer, layers)))
 
     def choose(self, rankings: Sequence[Tensor], tokens: int, target: float) -> list[Kept]:
-        """What each layer keeps, decided layer by layer; override it to share a budget among layers."""
+        """What each layer keeps of a context."""
+        if not self.sharing.is_even:
+            return self.sharing.choose(rankings, tokens, target + self.extra_tokens)
         layers = len(rankings)
         counts = {self.count(tokens, target, layer, layers) for layer in range(layers)}
         if len(counts) == 1 and type(self).choose_layer is EvictionMethod.choose_layer:  # all layers by one sort

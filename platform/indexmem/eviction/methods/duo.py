@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from indexmem.errors import UserError
-from indexmem.eviction.methods.base import MethodContext
-from indexmem.eviction.methods.shared_budget import SharedBudget
+from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.policy import comparable
+from indexmem.eviction.sharing import Sharing
 from indexmem.models.attention import LayerTap
 from indexmem.models.projection import rotate
 
@@ -24,7 +25,7 @@ TEST_POSITIONS = 500
 SCORES, SETTINGS = "full_attention_heads.tsv", "config.json"  # file names of published patterns
 
 
-class DuoAttention(SharedBudget):
+class DuoAttention(EvictionMethod):
     """DuoAttention (arXiv 2410.10819) with an exact budget.
 
     Every head keeps its first `sink_size` and last `recent_size` tokens. What the budget leaves goes to the heads by
@@ -36,8 +37,6 @@ class DuoAttention(SharedBudget):
     them, whose window sizes then hold. Without it, heads are scored on the context itself: a retrieval head attends
     far back when all tokens look the same, `retrieval_scores`.
     """
-
-    across_layers = True
 
     def __init__(
         self,
@@ -58,6 +57,7 @@ class DuoAttention(SharedBudget):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise UserError(f"{name}={value!r} must be a number of tokens, 1 or more. Example: {name}: 128")
+        self.sharing = HeadsInTurn("model", 0.0, self.sink_size, self.recent_size)
 
     def score(self, tap: LayerTap) -> Tensor:
         """The same for all tokens of a head."""
@@ -68,12 +68,20 @@ class DuoAttention(SharedBudget):
             scores_BH = self.pattern_NH[tap.layer].to(tap.key_BHLd.device).expand(batch, heads)
         return scores_BH[..., None].expand(batch, heads, length)
 
+
+@dataclass(frozen=True)
+class HeadsInTurn(Sharing):
+    """Heads by descending score: windows for all of them first, then the whole context for as many as it lasts."""
+
+    sink_size: int = 0
+    recent_size: int = 0
+
     def rank(self, scores_HL: Tensor, sinks: int) -> Tensor:
         """Of each head its score and how many first tokens it keeps in any case, [H, 2]."""
         first = torch.full_like(scores_HL[..., 0], max(self.sink_size, sinks))
         return comparable(torch.stack((scores_HL[..., 0], first), dim=-1), sinks=0, checked=True)
 
-    def share(self, ranking: Tensor, tokens: int, target: float) -> Tensor:
+    def mark(self, ranking: Tensor, tokens: int, target: float) -> Tensor:
         heads, device = len(ranking), ranking.device
         score_X, first = ranking[:, 0], int(ranking[0, 1])
         pairs = self.pairs(heads, tokens, target)

@@ -14,15 +14,15 @@ from huggingface_hub import hf_hub_download
 from kvpress.presses.fastkvzip_press import FastKVzipGate
 from torch import Tensor, nn
 
-from indexmem.eviction.methods.base import MethodContext
+from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.pretrained import all_layers, check_sizes, load_weights, tensors_hash
-from indexmem.eviction.methods.shared_budget import SharedBudget
+from indexmem.eviction.sharing import Sharing
 from indexmem.models.attention import LayerTap
 
 LONG_CONTEXT = 32_000  # tokens from which the window no longer grows with the context
 
 
-class FastKVzip(SharedBudget):
+class FastKVzip(EvictionMethod):
     """Fast KVzip (arXiv 2601.17668): a small gate per layer scores each KV head's tokens from hidden states.
 
     One budget for the heads of all layers; `layerwise` gives every layer the same. The first `n_sink` tokens and a
@@ -45,7 +45,7 @@ class FastKVzip(SharedBudget):
         held = (len(gates), gates.hidden_size, gates.kv_heads)
         check_sizes(str(weights), held, (all_layers(geometry), geometry.hidden_size, geometry.kv_heads))
         self.gates = gates.to(context.device).eval().requires_grad_(False)
-        self.across_layers = not layerwise
+        self.sharing = Sharing("layer" if layerwise else "model")
         self.n_sink, self.window_size, self.window_ratio = n_sink, window_size, window_ratio
         self.checkpoint = tensors_hash(gates.state_dict())
 

@@ -6,6 +6,7 @@ Shapes: B batch, H KV heads, g query heads per KV head, L context tokens, d head
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -17,9 +18,9 @@ from indexmem.errors import UserError
 from indexmem.eviction.headwise import best_of_all, ragged, two_stages
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.params import Params
-from indexmem.eviction.methods.shared_budget import SharedBudget
 from indexmem.eviction.methods.wrapping import ByScoresOf
 from indexmem.eviction.policy import Kept, comparable
+from indexmem.eviction.sharing import Sharing
 from indexmem.models.attention import LayerTap, output_weight
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -47,7 +48,7 @@ class CriticalAdaKVConfig(CriticalKVConfig):
     alpha_safeguard: Share = Field(0.2, description="share of an even budget that every head keeps in any case")
 
 
-class AdaKV(ByScoresOf, SharedBudget):
+class AdaKV(ByScoresOf):
     """AdaKV (arXiv 2407.11550): the heads of a layer compete for its budget with the scores of `base`.
 
     A layer keeps H int(target) pairs of head and token. Each head's best `alpha_safeguard int(target)` are safe, one at
@@ -58,10 +59,16 @@ class AdaKV(ByScoresOf, SharedBudget):
         """Raises UserError for a base that is more than a scorer, or has no scores of single heads."""
         super().__init__(base, config.base)
         _refuse_equal_heads(base, self.base_label)
-        self.config, self.last_queries = config, base.last_queries
+        self.last_queries = base.last_queries
+        self.sharing = WholeTokens("layer", config.alpha_safeguard)
 
-    def share(self, ranking: Tensor, tokens: int, target: float) -> Tensor:
-        return _compete(ranking, self.count(tokens, target, 0, 1), self.config.alpha_safeguard)
+
+@dataclass(frozen=True)
+class WholeTokens(Sharing):
+    """A layer's heads share H int(target) pairs: the authors' rounding."""
+
+    def mark(self, ranking_XL: Tensor, tokens: int, target: float) -> Tensor:
+        return _compete(ranking_XL, max(1, min(tokens, int(target))), self.floor)
 
 
 class CriticalKV(ByScoresOf):

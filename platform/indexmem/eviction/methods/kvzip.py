@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from indexmem.errors import UserError
 from indexmem.eviction.context import ContextCache, Window
-from indexmem.eviction.methods.shared_budget import SharedBudget
+from indexmem.eviction.methods.base import EvictionMethod
+from indexmem.eviction.sharing import Sharing
 from indexmem.models.attention import LayerTap, attention_layers
 from indexmem.models.backbone import Backbone
 from indexmem.models.prompt import PromptFormat, encode
@@ -26,7 +27,7 @@ LEAD_IN = 8  # tokens before a chunk that tell where it starts
 BLOCK_LOGITS = 2**25  # logits held at once: 128 MiB in fp32
 
 
-class KVzip(SharedBudget):
+class KVzip(EvictionMethod):
     """KVzip (arXiv 2505.23416): replays the context against its own full cache, chunk by chunk.
 
         score[t] = max over the replayed queries of t's chunk, and the query heads of t's KV head, of
@@ -47,7 +48,8 @@ class KVzip(SharedBudget):
             )
         if not isinstance(n_sink, int) or n_sink < 0:
             raise UserError(f"n_sink={n_sink!r} must be a number of tokens, 0 or more. Example: n_sink: 4")
-        self.chunk_size, self.n_sink, self.across_layers = chunk_size, n_sink, not layerwise
+        self.chunk_size, self.n_sink = chunk_size, n_sink
+        self.sharing = Sharing("layer" if layerwise else "model")
 
     def score(self, tap: LayerTap) -> Tensor:
         raise NotImplementedError("KVzip scores a replay of the context, not the prefill")

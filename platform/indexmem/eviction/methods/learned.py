@@ -6,23 +6,26 @@ Shapes: B batch, G score rows (1, or KV heads), H KV heads, L context tokens, K 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from indexmem.eviction.checkpoint import check_geometry, weights_hash
+from indexmem.config.schema import Across
+from indexmem.eviction.checkpoint import check_geometry, read_config, weights_hash
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.indexer import NAME, IndexerStack
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.decode_indexer import IndexerDecodeScorer
+from indexmem.eviction.sharing import EVEN, Sharing
 from indexmem.models.attention import LayerTap
 
 
 class IndexerScores(EvictionMethod):
     """Scores of an indexer at hand; a layer-scope score row serves all KV heads."""
 
-    def __init__(self, indexers: IndexerStack) -> None:
-        self.indexers = indexers
+    def __init__(self, indexers: IndexerStack, sharing: Sharing = EVEN) -> None:
+        self.indexers, self.sharing = indexers, sharing
         self.per_head = indexers.shape.rows > 1
         # Scores that the next layers of a sharing group use again, by context length: training scores batches of
         # several lengths side by side, layer by layer.
@@ -59,7 +62,7 @@ class IndexerScores(EvictionMethod):
         # Heads that keep different tokens need their own copies of the (shared) indexer keys.
         shape = self.indexers.shape
         owners = kept_HK[:: shape.share_every]
-        return sum(kept.shape[1] for kept in owners) * shape.rows * shape.dim * element_size
+        return sum(kept.shape[1] for kept in owners) * shape.rows * shape.numbers_per_key * element_size
 
 
 class LearnedIndexer(IndexerScores):
@@ -67,5 +70,22 @@ class LearnedIndexer(IndexerScores):
 
     def __init__(self, folder: str, context: MethodContext) -> None:
         check_geometry(folder, context.geometry)
-        super().__init__(IndexerStack.load(folder).to(context.device).eval().requires_grad_(False))
-        self.checkpoint = weights_hash(folder, NAME)
+        indexers = IndexerStack.load(folder).to(context.device).eval().requires_grad_(False)
+        trained = read_config(folder)["trained"]
+        across = context.share or trained_share(trained, indexers.shape.rows)
+        if across == "model" and context.layer_by_layer and context.share is None:
+            across = "layer"
+        super().__init__(indexers, EVEN if across == "head" else Sharing(across, context.floor))
+        self.checkpoint = weights_hash(folder, NAME) + ("" if self.sharing.is_even else f"/{across}/{context.floor}")
+
+
+def trained_share(trained: Mapping[str, Any], rows: int) -> Across:
+    """Which heads share a budget by an indexer's scores: all, if it was trained for scores that compare.
+
+    `trained` is a checkpoint's record of its training, or a spec with the same sections.
+    """
+    chosen: Across | None = trained.get("indexer", {}).get("share")
+    if chosen is not None:
+        return chosen
+    calibrated = trained.get("target", {}).get("loss", "kl") != "kl"
+    return "model" if calibrated and rows > 1 else "head"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -53,6 +54,7 @@ from indexmem.eviction.methods.observed import ObservedAttention
 from indexmem.eviction.methods.params import Params
 from indexmem.eviction.methods.pretrained import ExpectedAttentionStored, KVzap, QFilter
 from indexmem.eviction.methods.simple import FullCache, Random, StreamingLLM
+from indexmem.eviction.methods.shared import share, take_sharing
 from indexmem.eviction.methods.xkv import XKV
 
 FULL = "full"
@@ -70,7 +72,8 @@ def _over_base(scores: str, kind: type[Any], config: type[Params]) -> Entry:
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
         check_params(params, tuple(config.model_fields))
         settings = config.of(params)
-        return kind(make_method(settings.base, context), settings)  # type: ignore[attr-defined]
+        scorer = make_method(settings.base, replace(context, share="head"))  # its scores alone are asked for
+        return kind(scorer, settings)  # type: ignore[attr-defined]
 
     return Entry(scores, kind, build)
 
@@ -140,12 +143,13 @@ def make_method(config: MethodConfig, context: MethodContext) -> EvictionMethod:
     if entry.kind.own_pass and plus:
         raise UserError(f"Method '{config.label}': '{base}' scores no windows, so no memory can be trained for it.")
     try:
+        sharing, params = take_sharing(config.params)
         if not plus:
-            method = entry.build(config.params, context)
+            method = share(entry.build(params, context), sharing)
             method.extra_tokens = 0 if base in EVICTS_NOTHING else context.extra_tokens
             return method
-        without_memory = {k: v for k, v in config.params.items() if k != "checkpoint" or base in LEARNED}
-        return _with_memory(entry.build(without_memory, context), base, config.params, context)
+        without_memory = {k: v for k, v in params.items() if k != "checkpoint" or base in LEARNED}
+        return _with_memory(share(entry.build(without_memory, context), sharing), base, params, context)
     except UserError as error:
         raise UserError(f"Method '{config.label}': {error}") from None
 

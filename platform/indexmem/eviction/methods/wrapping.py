@@ -16,13 +16,18 @@ from indexmem.models.attention import LayerTap
 DECISIONS = ("rank", "kept", "count", "choose_layer", "choose", "compress")
 
 
+def decides(kind: type[EvictionMethod]) -> bool:
+    """Whether methods of this kind say by themselves how many tokens a head keeps, or what of it."""
+    return any(getattr(kind, name) is not getattr(EvictionMethod, name) for name in DECISIONS)
+
+
 class ByScoresOf(EvictionMethod):
     """Takes the scores of `base` and decides by itself what they mean."""
 
     def __init__(self, base: EvictionMethod, config: MethodConfig) -> None:
         """Raises UserError for a base that is more than a scorer: its other half would be lost without notice."""
         kind = type(base)
-        if any(getattr(kind, name) is not getattr(EvictionMethod, name) for name in DECISIONS):
+        if decides(kind) or not base.sharing.is_even:
             raise UserError(
                 f"base '{config.label}' decides more than scores; use a method that only scores, such as 'snapkv'"
             )

@@ -1,0 +1,52 @@
+"""`share` and `floor`, which every method takes that scores heads apart: `{name: snapkv, params: {share: model}}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from indexmem.config.schema import Across
+from indexmem.errors import UserError
+from indexmem.eviction.methods.base import EvictionMethod
+from indexmem.eviction.methods.params import Params
+from indexmem.eviction.methods.simple import FullCache
+from indexmem.eviction.methods.wrapping import decides
+from indexmem.eviction.sharing import EVEN, Sharing
+
+
+class SharingConfig(Params):
+    """Which heads share a budget (docs/method.md, 'Budgets that heads share')."""
+
+    share: Across
+    floor: Annotated[float, Field(ge=0, le=1)] = Field(0.1, description="share of an even budget that a head keeps")
+
+
+def take_sharing(params: Mapping[str, Any]) -> tuple[SharingConfig | None, dict[str, Any]]:
+    """What a method's parameters say of sharing, and the others. Raises UserError for values that are not allowed."""
+    of_sharing = {name: value for name, value in params.items() if name in SharingConfig.model_fields}
+    others = {name: value for name, value in params.items() if name not in of_sharing}
+    if not of_sharing:
+        return None, others
+    if of_sharing.get("share", "head") == "head" and "floor" in of_sharing:
+        raise UserError("floor is a share of what heads share: give share: model or share: layer with it")
+    return SharingConfig.of(of_sharing), others
+
+
+def share(method: EvictionMethod, config: SharingConfig | None) -> EvictionMethod:
+    """The method with this sharing, if any is asked for. Raises UserError where heads have nothing to share out."""
+    if config is None:
+        return method
+    if config.share != "head":
+        if isinstance(method, FullCache) or decides(type(method)):
+            raise UserError(
+                f"share={config.share}: the method decides by itself what each head keeps. Leave `share` out"
+            )
+        if not method.per_head or method.cross_layer:
+            raise UserError(
+                f"share={config.share}: the method gives all KV heads of a layer the same scores, so there is nothing "
+                "to share out. Leave `share` out, or use a method that scores heads apart, such as 'snapkv'"
+            )
+    method.sharing = EVEN if config.share == "head" else Sharing(config.share, config.floor)
+    return method
