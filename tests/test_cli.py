@@ -11,7 +11,7 @@ from tiny_tokenizers import TEXT
 
 from indexmem.cli import main
 from indexmem.config.load import load
-from indexmem.config.schema import IndexerConfig
+from indexmem.config.modules import IndexerConfig
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.models.geometry import Geometry

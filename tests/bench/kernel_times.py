@@ -22,7 +22,7 @@ from device_clock import copied_bytes_per_second, seconds
 from device_limits import Limits, indexer_floor, lse_floor, teacher_floor
 from torch.nn import functional as F
 
-from indexmem.config.schema import TargetConfig
+from indexmem.config.modules import TargetConfig
 from indexmem.distill.targets import pooled_target
 from indexmem.eviction.indexer import Features, Indexer, IndexerShape
 from indexmem.eviction.streaming import causal_max

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from indexmem.config.schema import IndexerConfig
+from indexmem.config.modules import IndexerConfig
 from indexmem.engine.prefill_flops import prefill_flops
 from indexmem.engine.sparse_prefill import sparse_prefill
 from indexmem.eviction.indexer import IndexerShape, IndexerStack

@@ -6,7 +6,7 @@ from tiny_models import tiny_backbone
 from tiny_tokenizers import TEXT
 
 from indexmem.config.load import validate
-from indexmem.config.schema import IndexerConfig
+from indexmem.config.modules import IndexerConfig
 from indexmem.distill.history import History
 from indexmem.distill.loop import LocalContext, distill
 from indexmem.distill.trainees.base import StepContext

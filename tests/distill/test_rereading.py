@@ -75,7 +75,9 @@ def test_the_first_reading_is_as_without_a_second(family):
         seen_once.clear()
         with torch.no_grad(), tapping(backbone.model, lambda tap: seen_once.append(tap)) as kwargs:
             alone = backbone.model.get_decoder()(torch.tensor([document]), use_cache=False, **kwargs).last_hidden_state
-        torch.testing.assert_close(readings.split_first(output)[number, : len(document)], alone[0], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            readings.split_first(output)[number, : len(document)], alone[0], atol=1e-4, rtol=1e-4
+        )
         for twice, once in zip(seen_twice, seen_once, strict=True):
             tokens = len(document)
             for name in ("query_BQLd", "key_BHLd", "value_BHLd"):

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from indexmem.config.schema import TargetConfig
+from indexmem.config.modules import TargetConfig
 from indexmem.distill.losses import importance_kl
 from indexmem.distill.targets import pooled_target, target_scale
 from indexmem.eviction.reference import dense_kl, dense_target

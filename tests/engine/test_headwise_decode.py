@@ -6,7 +6,8 @@ from kvpress_oracle import kept_mask
 from masked_reference import assert_greedy, gone_after_prefill
 from tiny_models import FAMILIES, random_ids, tiny_backbone
 
-from indexmem.config.schema import MemoryConfig, MethodConfig
+from indexmem.config.modules import MemoryConfig
+from indexmem.config.schema import MethodConfig
 from indexmem.engine.decode import DecodeRow, decode
 from indexmem.engine.prefill import prefill
 from indexmem.eviction.checkpoint import save_modules

@@ -6,7 +6,8 @@ import pytest
 import torch
 from tiny_models import FAMILIES, random_ids, tiny_backbone
 
-from indexmem.config.schema import IndexerConfig, MemoryConfig, MethodConfig
+from indexmem.config.modules import IndexerConfig, MemoryConfig
+from indexmem.config.schema import MethodConfig
 from indexmem.engine.decode import DecodeRow, decode
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError

@@ -6,7 +6,8 @@ from method_zoo import every_method
 from tiny_models import VOCABULARY, random_ids, tiny_backbone
 from torch.nn import functional as F
 
-from indexmem.config.schema import EvictionConfig, IndexerConfig, MemoryConfig, MethodConfig
+from indexmem.config.modules import IndexerConfig, MemoryConfig
+from indexmem.config.schema import EvictionConfig, MethodConfig
 from indexmem.engine.decode import DecodeRow, decode
 from indexmem.engine.lanes import ALIGN
 from indexmem.engine.prefill import prefill

@@ -11,7 +11,8 @@ from press_cases import LENGTH, MEMORIES, checkpoint, engine_logits, filled, noi
 from tiny_models import FULL_LAYERS, SLIDING_FAMILIES, WINDOW, random_ids, tiny_backbone, tiny_config, tiny_model
 from transformers import AutoModelForCausalLM
 
-from indexmem.config.schema import EvictionConfig, IndexerConfig, MemoryConfig, MethodConfig
+from indexmem.config.modules import IndexerConfig, MemoryConfig
+from indexmem.config.schema import EvictionConfig, MethodConfig
 from indexmem.engine import decode as decoding
 from indexmem.engine.decode import DecodeRow, decode
 from indexmem.engine.prefill import prefill

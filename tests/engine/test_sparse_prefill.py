@@ -7,7 +7,8 @@ import torch
 from tiny_models import FULL_FAMILIES, random_ids, tiny_backbone, tiny_model
 from transformers import AttentionInterface
 
-from indexmem.config.schema import EvictionConfig, IndexerConfig
+from indexmem.config.modules import IndexerConfig
+from indexmem.config.schema import EvictionConfig
 from indexmem.engine.decode import DecodeRow, decode
 from indexmem.engine.prefill import prefill
 from indexmem.engine.prefill_flops import prefill_flops

@@ -13,7 +13,8 @@ from tiny_models import random_ids, save_tiny_model, tiny_backbone, tiny_model
 from indexmem.benchmarks.base import Sample
 from indexmem.config.budget import NOTHING_EVICTED, Budget
 from indexmem.config.load import validate
-from indexmem.config.schema import EvictionConfig, GridConfig, IndexerConfig, MemoryConfig, MethodConfig
+from indexmem.config.modules import IndexerConfig, MemoryConfig
+from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.evaluate.budgets import BudgetError, Footprint, check_bytes, check_kept

@@ -7,7 +7,8 @@ from tiny_models import save_tiny_model
 from indexmem.benchmarks.base import Sample
 from indexmem.config.budget import Budget
 from indexmem.config.load import validate
-from indexmem.config.schema import EvictionConfig, GridConfig, IndexerConfig, MethodConfig
+from indexmem.config.modules import IndexerConfig
+from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.cells import Cell, Task

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tiny_models import random_ids, tiny_backbone
 
-from indexmem.config.schema import IndexerConfig, MethodConfig
+from indexmem.config.modules import IndexerConfig
+from indexmem.config.schema import MethodConfig
 from indexmem.config.spec import content_hash
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError

@@ -5,7 +5,7 @@ import torch
 from tiny_models import tiny_config
 from transformers import LlamaConfig
 
-from indexmem.config.schema import IndexerConfig
+from indexmem.config.modules import IndexerConfig
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import check_geometry, save_modules, weights_hash
 from indexmem.eviction.indexer import Indexer, IndexerShape, IndexerStack

@@ -5,7 +5,8 @@ import torch
 from tiny_models import FULL_FAMILIES, random_ids, tiny_backbone, tiny_config, tiny_model
 from transformers import LlamaConfig
 
-from indexmem.config.schema import IndexerConfig, MethodConfig
+from indexmem.config.modules import IndexerConfig
+from indexmem.config.schema import MethodConfig
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import save_modules

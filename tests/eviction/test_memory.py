@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tiny_models import tiny_config
 from transformers import LlamaConfig
 
-from indexmem.config.schema import MemoryConfig
+from indexmem.config.modules import MemoryConfig
 from indexmem.eviction.memory.attention import merge, partial_attention
 from indexmem.eviction.memory.base import Evicted, MemoryShape, MemoryState
 from indexmem.eviction.memory.clustering import cluster, cluster_means, nearest

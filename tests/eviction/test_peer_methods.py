@@ -21,7 +21,8 @@ from kvpress import (
 from kvpress_oracle import kept_mask, kvpress_cache, kvpress_model, masked_kept, same_vectors
 from tiny_models import FULL_FAMILIES, random_ids, tiny_backbone, tiny_model
 
-from indexmem.config.schema import IndexerConfig, MethodConfig
+from indexmem.config.modules import IndexerConfig
+from indexmem.config.schema import MethodConfig
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import save_modules

@@ -9,7 +9,8 @@ from tiny_tokenizers import TEXT
 from transformers import LlamaConfig
 
 from indexmem.config.load import validate
-from indexmem.config.schema import IndexerConfig, MethodConfig
+from indexmem.config.modules import IndexerConfig
+from indexmem.config.schema import MethodConfig
 from indexmem.distill.history import History
 from indexmem.distill.loop import LocalContext, distill
 from indexmem.distill.losses import importance_kl

@@ -7,7 +7,8 @@ import torch
 from tiny_models import random_ids, tiny_model
 from tiny_tokenizers import tiny_tokenizer
 
-from indexmem.config.schema import EvictionConfig, IndexerConfig, MemoryConfig, MethodConfig
+from indexmem.config.modules import IndexerConfig, MemoryConfig
+from indexmem.config.schema import EvictionConfig, MethodConfig
 from indexmem.engine import cache as engine_cache
 from indexmem.engine.bucket_attention import BucketAttention
 from indexmem.engine.decode import DecodeRow, decode

@@ -5,7 +5,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from indexmem.config.schema import TargetConfig
+from indexmem.config.modules import TargetConfig
 from indexmem.distill.targets import pooled_target
 from indexmem.eviction.reference import dense_target
 from indexmem.kernels import teacher_max as module

@@ -10,7 +10,8 @@ from kvpress.presses.fastkvzip_press import FastKVzipGate
 from kvpress.presses.kvzap_press import KVzapConfig, KVzapModel
 from kvpress.presses.qfilter_press import QFilters
 
-from indexmem.config.schema import IndexerConfig, MethodConfig
+from indexmem.config.modules import IndexerConfig
+from indexmem.config.schema import MethodConfig
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.locret import LocretShape, LocretStack

@@ -4,7 +4,8 @@ import torch
 from tiny_models import random_ids, tiny_backbone, tiny_config, tiny_model
 from transformers import DynamicCache
 
-from indexmem.config.schema import IndexerConfig, MemoryConfig, MethodConfig
+from indexmem.config.modules import IndexerConfig, MemoryConfig
+from indexmem.config.schema import MethodConfig
 from indexmem.engine.cache import RaggedCache
 from indexmem.engine.prefill import prefill
 from indexmem.eviction.checkpoint import save_modules

@@ -228,7 +228,10 @@ def _save(
         "step": state["step"],
         "metrics": metrics,
         "sequences_per_step": experiment.distill.sequences_per_step,
-        **{section: getattr(experiment, section).model_dump(mode="json") for section in ("indexer", "target", "distill")},
+        **{
+            section: getattr(experiment, section).model_dump(mode="json")
+            for section in ("indexer", "target", "distill")
+        },
     }
     return save_modules({trainee.name: trainee.trained for trainee in trainees}, folder, trained)
 

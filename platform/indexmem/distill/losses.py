@@ -19,7 +19,9 @@ from indexmem.eviction.streaming import NEG_INF
 
 Loss = Callable[[Tensor, Tensor, Tensor, int], Tensor]  # (target, importance, lengths, sinks) -> [B]
 
-RARE = 4.0  # a score of 0 then means a weight of 1.8 %: most tokens are never attended to, and training starts near that
+RARE = (
+    4.0  # a score of 0 then means a weight of 1.8 %: most tokens are never attended to, and training starts near that
+)
 FAINT = -14.0  # log weights below count as this: one in a million is nothing
 
 

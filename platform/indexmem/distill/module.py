@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from indexmem.config.schema import TargetConfig
+from indexmem.config.modules import TargetConfig
 from indexmem.distill.settle import settle
 from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.models.attention import LayerTap, tapping

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from indexmem.config.schema import TargetConfig
+from indexmem.config.modules import TargetConfig
 from indexmem.eviction.streaming import NEG_INF, causal_max
 from indexmem.kernels.dispatch import can_run
 from indexmem.models.rereading import Reread

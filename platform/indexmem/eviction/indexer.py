@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from indexmem.config.schema import IndexerConfig
+from indexmem.config.modules import IndexerConfig
 from indexmem.eviction.stack import LayerStack
 from indexmem.eviction.streaming import causal_max
 from indexmem.kernels.dispatch import can_run

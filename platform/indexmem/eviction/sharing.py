@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from indexmem.config.schema import Across
+from indexmem.config.modules import Across
 from indexmem.eviction.headwise import best_of_all, ragged, ragged_layers
 from indexmem.eviction.policy import Kept, comparable, keep, rank
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from indexmem.config.schema import Experiment, TargetConfig
+from indexmem.config.modules import TargetConfig
+from indexmem.config.schema import Experiment
 from indexmem.distill.losses import LOSSES
 from indexmem.distill.targets import pooled_target, reconstruction_target, target_scale
 from indexmem.distill.trainees.base import StepContext, Trainee
@@ -42,9 +43,7 @@ class IndexerTrainee(Trainee):
         rows = self.indexers.shape.rows
         if self.target.source == "reconstruction":
             assert tap.again is not None, "texts are read twice"
-            return reconstruction_target(
-                tap.again, tap.key_BHLd, rows=rows, scale=tap.scaling, heads=self.target.heads
-            )
+            return reconstruction_target(tap.again, tap.key_BHLd, rows=rows, scale=tap.scaling, heads=self.target.heads)
         return pooled_target(
             tap.query_BQLd,
             tap.key_BHLd,

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from indexmem.config.schema import Experiment, TargetConfig
+from indexmem.config.modules import TargetConfig
+from indexmem.config.schema import Experiment
 from indexmem.distill.targets import pooled_target, reconstruction_target
 from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.eviction.locret import NAME, LocretShape, LocretStack
@@ -24,7 +25,9 @@ from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
 
 SMOOTHING = 2.5e-3  # alpha of the paper
-TARGET = TargetConfig(source="logits", loss="kl", scale="head", heads="max", sinks=0)  # Locret's own, whatever the spec's is
+TARGET = TargetConfig(
+    source="logits", loss="kl", scale="head", heads="max", sinks=0
+)  # Locret's own, whatever the spec's is
 
 
 def retention_loss(predicted_BHT: Tensor, target_BHT: Tensor, lengths_B: Tensor, smoothing: float) -> Tensor:

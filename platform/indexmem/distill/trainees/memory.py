@@ -73,7 +73,9 @@ class MemoryTrainee(Trainee):
                 scene = self.scene(alone, context, length - context, ratio)
             else:
                 where = step.uniform(0, 1, "/piece")
-                scene = self.scene(*_with_piece(alone, tap.again, rows_R.tolist(), where, self.config.query_tokens), ratio)
+                scene = self.scene(
+                    *_with_piece(alone, tap.again, rows_R.tolist(), where, self.config.query_tokens), ratio
+                )
             if scene is not None:
                 losses.append(_loss(memory, scene))
         with torch.enable_grad():
@@ -129,7 +131,9 @@ def _with_piece(
     joined = {
         name: torch.cat((getattr(tap, name), states[index, :, :end]), dim=2)
         for name, states in (
-            ("query_BQLd", again.query_RQWd), ("key_BHLd", again.key_RHWd), ("value_BHLd", again.value_RHWd)
+            ("query_BQLd", again.query_RQWd),
+            ("key_BHLd", again.key_RHWd),
+            ("value_BHLd", again.value_RHWd),
         )
     }
     tables = {

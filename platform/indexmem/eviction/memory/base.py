@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from indexmem.config.schema import MemoryConfig
+from indexmem.config.modules import MemoryConfig
 from indexmem.models.geometry import Geometry
 
 DEFAULT_SLOTS = 63  # 63 (2 d + 2) <= 64 (2 d): within 64 tokens' worth of K and V for any head_dim >= 63

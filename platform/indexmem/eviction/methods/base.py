@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from indexmem.config.schema import Across, Experiment
+from indexmem.config.modules import Across
+from indexmem.config.schema import Experiment
 from indexmem.eviction.context import ContextCache, RowCache
 from indexmem.eviction.methods.decode_scorer import DecodeScorer
 from indexmem.eviction.policy import Kept, keep

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from indexmem.config.schema import Across
+from indexmem.config.modules import Across
 from indexmem.eviction.checkpoint import check_geometry, read_config, weights_hash
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.indexer import NAME, IndexerStack

@@ -53,8 +53,8 @@ from indexmem.eviction.methods.memory import WithMemory
 from indexmem.eviction.methods.observed import ObservedAttention
 from indexmem.eviction.methods.params import Params
 from indexmem.eviction.methods.pretrained import ExpectedAttentionStored, KVzap, QFilter
-from indexmem.eviction.methods.simple import FullCache, Random, StreamingLLM
 from indexmem.eviction.methods.shared import share, take_sharing
+from indexmem.eviction.methods.simple import FullCache, Random, StreamingLLM
 from indexmem.eviction.methods.xkv import XKV
 
 FULL = "full"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from indexmem.config.schema import Across
+from indexmem.config.modules import Across
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.params import Params
