@@ -64,7 +64,7 @@ def source(text: TextConfig) -> list[Any] | None:
     Raises UserError when there is no such text.
     """
     if text.hub is not None:
-        return [text.model_dump(mode="json")]
+        return [text.model_copy(update={"weight": None}).model_dump(mode="json")]  # one copy, whatever its weight
     if text.name in BUILTIN_TEXTS:
         return None
     assert text.name is not None
