@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexmem.config.load import load, validate
+from indexmem.config.schema import DistillConfig
 from indexmem.config.spec import content_hash
-from indexmem.config.text import TextConfig
+from indexmem.config.text import BUILT_IN, TextConfig
 from indexmem.distill import corpus
 from indexmem.distill.corpus import JoinedTexts, open_corpora, open_corpus
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
-from indexmem.models.texts import documents
+from indexmem.models.texts import documents, source
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +96,7 @@ def test_built_in_texts_stay_in_memory(cache):
 def test_joined_texts_are_one_sequence(texts, data):
     joined, flat = JoinedTexts(texts), [document for text in texts for document in text]
     assert list(joined) == flat and len(joined) == len(flat)
+    assert [[flat[number] for number in numbers] for numbers in joined.ranges] == texts
     number = data.draw(st.integers(-len(flat), len(flat) - 1))
     assert joined[number] == flat[number] and joined[number:] == flat[number:]
     with pytest.raises(IndexError):
@@ -120,6 +122,12 @@ def test_a_data_set_of_the_hub_is_read_by_its_settings(folder):
         ("{name: x, hub: y}", "has a name or a hub id"),
         ("{hub: org/name}", r"name the commit.*revision: COMMIT"),
         ("{name: x, split: test}", "are of data sets on the hub"),
+        ("{name: x, weight: 0}", "'distill.texts.0.weight': input should be greater than 0"),
+        ("{name: x, weight: .inf}", "'distill.texts.0.weight': input should be a finite number"),
+        (
+            "a, {name: x, weight: 1}, {hub: b, revision: c}",
+            r"'distill.texts': .*have none: a, b \(hub\)\. Give each one",
+        ),
     ],
 )
 def test_mistakes_in_a_text(tmp_path, text, message):
@@ -132,6 +140,42 @@ def test_paths_of_texts_with_settings_become_absolute(folder, monkeypatch):
     monkeypatch.chdir(folder)
     Path("spec.yaml").write_text("distill: {texts: [{name: b.parquet, column: body}, a.jsonl]}")
     assert [text.name for text in load("spec.yaml").distill.texts] == [f"{folder}/b.parquet", f"{folder}/a.jsonl"]
+
+
+def test_a_text_is_written_as_it_was_before_there_were_weights_and_one_with_a_weight_in_short():
+    as_written = ["a", {"name": "b", "column": "c"}, {"hub": "d", "revision": "e"}]
+    plain = DistillConfig(texts=as_written)
+    rest = {"hub": None, "subset": None, "split": "train", "revision": None}
+    dumped = plain.model_dump(mode="json")["texts"]
+    assert dumped == [
+        "a",
+        {**rest, "name": "b", "column": "c"},
+        {**rest, "name": None, "column": None, "hub": "d", "revision": "e"},
+    ]
+    weighted = [{"name": "a", "weight": 0.5}, {"hub": "d", "revision": "e", "weight": 2.0}]
+    assert DistillConfig(texts=weighted).model_dump(mode="json")["texts"] == weighted
+    assert DistillConfig(texts=dumped) == plain
+
+
+def test_the_default_is_the_mixture_with_weights_that_sum_to_one():
+    default = DistillConfig()
+    assert all(text.name in BUILT_IN for text in default.texts)
+    assert sum(text.weight for text in default.texts) == pytest.approx(1)
+    assert DistillConfig(**default.model_dump(mode="json")) == default
+    assert not {"essays", "essays-heldout"} & {text.name for text in default.texts}, "what is evaluated on"
+
+
+def test_a_built_in_text_is_meant_even_beside_a_folder_of_its_name(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    Path("code").mkdir()
+    Path("spec.yaml").write_text("distill: {texts: [code, ./code, {name: texts/a.jsonl}]}")
+    texts = load("spec.yaml").distill.texts
+    assert [text.name for text in texts] == ["code", f"{folder.parent}/code", f"{folder}/a.jsonl"]
+
+
+def test_a_data_set_of_the_hub_is_copied_once_whatever_its_weight():
+    texts = [TextConfig(hub="org/name", revision="abc", weight=weight) for weight in (None, 0.1, 0.2)]
+    assert source(texts[0]) == source(texts[1]) == source(texts[2])
 
 
 @pytest.mark.model

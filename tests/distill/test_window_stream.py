@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_tokenizers import TEXT, tiny_tokenizer
 
+from indexmem.config.schema import DistillConfig
 from indexmem.distill import data
-from indexmem.distill.data import MicroBatch, Position, WindowStream
+from indexmem.distill.data import MicroBatch, Position, Share, WindowStream
 from indexmem.errors import UserError
 
 WORDS = TEXT.split()
@@ -30,13 +31,70 @@ def take(stream: WindowStream, count: int, size: int = 2, **where) -> list[list[
     return [[windows(batch) for batch in step.micro_batches] for step in islice(stream.steps(size, **where), count)]
 
 
-def test_the_stream_is_what_it_has_always_been():
+def shared(documents: int, weights: list[float]) -> tuple[Share, ...]:
+    """Shares of so many documents each."""
+    return tuple(Share(range(n * documents, (n + 1) * documents), weight) for n, weight in enumerate(weights))
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"), [((), "3194465137376fbc"), (shared(25, [0.75, 0.25]), "8597f2e3f03d2b88")]
+)
+def test_the_stream_is_what_it_has_always_been(shares, expected):
     """Trained modules are named after their texts: equal names must mean equal data, in every version."""
     digest = hashlib.sha256()
-    for step in islice(WindowStream(TEXTS, tiny_tokenizer(), length=100, seed=5).steps(3, per_step=2), 100):
+    stream = WindowStream(TEXTS, tiny_tokenizer(), length=100, seed=5, shares=shares)
+    for step in islice(stream.steps(3, per_step=2), 100):
         for batch in step.micro_batches:
             digest.update(repr((batch.ids_BL.tolist(), batch.lengths_D.tolist())).encode())
-    assert digest.hexdigest()[:16] == "3194465137376fbc"
+    assert digest.hexdigest()[:16] == expected
+
+
+def test_a_checkpoint_from_before_there_were_shares_goes_on():
+    stream = WindowStream(TEXTS, tiny_tokenizer(), length=100, seed=5)
+    (*_, last) = islice(stream.steps(2), 30)
+    ((epoch, document, begin, _),) = last.position.places
+    old = {"epoch": epoch, "now": last.position.now, "document": document, "begin": begin}
+    position = Position.load(old | {"buffer": last.position.buffer})
+    assert take(stream, 10, position=position) == take(stream, 40)[30:]
+
+
+@settings(max_examples=30)
+@given(
+    weights=st.lists(st.floats(0.05, 20), min_size=2, max_size=4),
+    lengths=st.lists(st.integers(5, 150), min_size=1, max_size=6),
+    packing=st.booleans(),
+)
+def test_tokens_are_shared_as_the_weights_say(weights, lengths, packing):
+    """What was trained on and what waits in the buffer, together, are never more than a window off."""
+    letters = "abcd"[: len(weights)]
+    texts = [f"{letter} " * length for letter in letters for length in lengths]
+    tokenizer = tiny_tokenizer("byte_level")
+    shares = shared(len(lengths), weights)
+    stream = WindowStream(texts, tokenizer, length=24, seed=1, packing=packing, shares=shares)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "SHUFFLE_BUFFER", 7)
+        patch.setattr(data, "MIN_WINDOW", 5)
+        seen: Counter[str] = Counter()
+        for step in islice(stream.steps(3), 60):
+            for ids in windows(step.micro_batches[0]):
+                seen[tokenizer.decode(ids).strip()[0]] += len(ids)
+            given = [place[-1] for place in step.position.places]
+            waiting = Counter(letters[number // len(lengths)] for number, _ in step.position.buffer)
+            for letter, tokens in zip(letters, given):
+                assert seen[letter] <= tokens <= seen[letter] + 24 * waiting[letter]
+            levels = [tokens / weight for tokens, weight in zip(given, weights)]
+            assert max(levels) - min(levels) <= 24 / min(weights) * (1 + 1e-9)
+
+
+def test_a_weighted_text_has_epochs_of_its_own(monkeypatch):
+    """A short text with a large weight comes again and again, while none of the long one's windows comes twice."""
+    monkeypatch.setattr(data, "SHUFFLE_BUFFER", 10)
+    texts = [f"{letter} " * 75 for letter in "Zabcdefghijklmnopqrstuvwxy"]
+    shares = (Share(range(1), 0.5), Share(range(1, len(texts)), 0.5))
+    stream = WindowStream(texts, tiny_tokenizer("byte_level"), length=160, seed=0, shares=shares)
+    seen = [tiny_tokenizer().decode(ids)[0] for step in take(stream, 20) for batch in step for ids in batch]
+    long = [letter for letter in seen if letter != "Z"]
+    assert len(seen) - len(long) > 15 and len(set(long)) == len(long) > 15
 
 
 @pytest.mark.parametrize("packing", [False, True])
@@ -52,14 +110,17 @@ def test_ranks_share_the_stream_without_overlap(packing):
 @settings(max_examples=30)
 @given(
     lengths=st.lists(st.integers(0, 150), min_size=1, max_size=12),
+    weights=st.lists(st.floats(0.05, 20), max_size=3),
     packing=st.booleans(),
     done=st.integers(1, 12),
     world=st.integers(1, 3),
     block=st.integers(1, 5),
 )
-def test_a_position_leads_to_the_same_windows_on_any_number_of_workers(lengths, packing, done, world, block):
-    texts = [" ".join(WORDS[:length]) for length in (*lengths, 100)]
-    stream = WindowStream(texts, tiny_tokenizer("words"), 24, seed=len(lengths), packing=packing)
+def test_a_position_leads_to_the_same_windows_on_any_number_of_workers(lengths, weights, packing, done, world, block):
+    per_share = [*lengths, 100]
+    shares = shared(len(per_share), weights)
+    texts = [" ".join(WORDS[n : n + length]) for n, length in enumerate(per_share * max(1, len(shares)))]
+    stream = WindowStream(texts, tiny_tokenizer(), 24, seed=len(lengths), packing=packing, shares=shares)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "SHUFFLE_BUFFER", 7)
         patch.setattr(data, "MIN_WINDOW", 5)
@@ -135,3 +196,12 @@ def test_short_texts_are_refused():
     WindowStream(["é" * 40], tiny_tokenizer(), length=80, seed=0).check()
     with pytest.raises(UserError, match=r"No document of distill\.texts has 64 tokens"):
         WindowStream(["short", "long" * 20], tiny_tokenizer("words"), length=80, seed=0).check()
+
+
+def test_a_short_text_with_a_weight_is_named(tmp_path):
+    (tmp_path / "short.txt").write_text("too short")
+    (tmp_path / "long.txt").write_text(TEXT)
+    texts = [{"name": str(tmp_path / name), "weight": 1} for name in ("long.txt", "short.txt")]
+    with pytest.raises(UserError, match=r"No document of '.*short.txt' in distill.texts has 64 tokens"):
+        WindowStream.of(DistillConfig(texts=texts), tiny_tokenizer()).check()
+    WindowStream.of(DistillConfig(texts=[text["name"] for text in texts]), tiny_tokenizer()).check()

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from indexmem.config.schema import Experiment
+from indexmem.config.text import BUILT_IN
 from indexmem.errors import UserError
 
 Spec = TypeVar("Spec", bound=BaseModel)
@@ -122,20 +123,23 @@ PATHS = (
 
 
 def _with_absolute_paths(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Relative paths that exist become absolute: workers run in other folders. Names stay as they are."""
+    """Relative paths that exist become absolute: workers run in other folders. Names stay as they are, those of
+    built-in texts even beside a folder of that name (`./code` is the folder).
+    """
 
-    def absolute(value: Any) -> Any:
+    def absolute(value: Any, names: Sequence[str]) -> Any:
         if isinstance(value, list):
-            return [absolute(item) for item in value]
+            return [absolute(item, names) for item in value]
         if isinstance(value, Mapping):
-            return {name: absolute(item) if name == "name" else item for name, item in value.items()}
-        exists = isinstance(value, str) and value and Path(value).expanduser().exists()
+            return {name: absolute(item, names) if name == "name" else item for name, item in value.items()}
+        exists = isinstance(value, str) and value and value not in names and Path(value).expanduser().exists()
         return str(Path(value).expanduser().absolute()) if exists else value
 
     merged = dict(raw)
     for section, key in PATHS:
         if isinstance(merged.get(section), Mapping) and key in merged[section]:
-            merged[section] = {**merged[section], key: absolute(merged[section][key])}
+            names = BUILT_IN if key in ("texts", "haystack") else ()
+            merged[section] = {**merged[section], key: absolute(merged[section][key], names)}
     return merged
 
 

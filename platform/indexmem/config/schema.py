@@ -17,7 +17,7 @@ from indexmem.config.pretrain import PretrainConfig
 from indexmem.config.schedule import ScheduleConfig
 from indexmem.config.section import Section
 from indexmem.config.sweep import SweepConfig
-from indexmem.config.text import TextConfig
+from indexmem.config.text import MIXTURE, Texts
 
 BudgetSetting = Annotated[Budget, PlainValidator(Budget.parse), PlainSerializer(str)]
 Ratio = Annotated[float, Field(ge=0.0, lt=1.0, description="fraction of the KV cache that is evicted, in [0, 1)")]
@@ -41,7 +41,7 @@ class ModelConfig(Section):
 
 
 class DistillConfig(Section):
-    texts: tuple[TextConfig, ...] = TextConfig.named("essays-train", "king-james")
+    texts: Texts = MIXTURE
     length: PositiveInt = Field(2048, description="tokens per training sequence")
     batch_size: PositiveInt = Field(1, description="sequences per worker and step")
     packing: bool = Field(False, description="fill a row of `batch_size` x `length` tokens with windows, no padding")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from indexmem.config.section import Section
+
+BUILT_IN = ("essays", "essays-train", "essays-heldout", "king-james", "code", "records", "facts")  # models/texts.py
 
 
 class TextConfig(Section):
@@ -20,11 +23,22 @@ class TextConfig(Section):
     split: str = Field("train", description="split of the hub's data set")
     revision: str | None = Field(None, description="commit or tag of the hub's data set")
     column: str | None = Field(None, description="column or field that holds the text; default: text, else context")
+    weight: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="share of the training tokens, relative to the other texts' weights",
+    )
 
     @classmethod
     def named(cls, *names: str) -> tuple[TextConfig, ...]:
         """Texts without further settings."""
         return tuple(cls(name=name) for name in names)
+
+    @classmethod
+    def mixture(cls, weights: Mapping[str, float]) -> tuple[TextConfig, ...]:
+        """Texts of these names, each with its weight."""
+        return tuple(cls(name=name, weight=weight) for name, weight in weights.items())
 
     @model_validator(mode="before")
     @classmethod
@@ -43,8 +57,31 @@ class TextConfig(Section):
 
     @model_serializer(mode="wrap")
     def _to_name(self, dump: SerializerFunctionWrapHandler) -> Any:
-        """A name alone stays one: run ids and published parameters know it as text."""
-        return self.name if self.name is not None and self.column is None else dump(self)
+        """A name alone stays one, and a text without weight what it was before there were weights: run ids and
+        published parameters know both. A weighted text is as short as it was written.
+        """
+        settings = dump(self)
+        if self.weight is not None:
+            defaults = {name: field.default for name, field in type(self).model_fields.items()}
+            return {name: value for name, value in settings.items() if value != defaults[name]}
+        del settings["weight"]
+        return self.name if self.name is not None and self.column is None else settings
 
     def __str__(self) -> str:
         return self.name or f"{self.hub} (hub)"
+
+
+def _weights_of_all_or_none(texts: tuple[TextConfig, ...]) -> tuple[TextConfig, ...]:
+    without = [str(text) for text in texts if text.weight is None]
+    if 0 < len(without) < len(texts):
+        raise ValueError(
+            f"some texts have a weight and these have none: {', '.join(without)}. "
+            "Give each one a weight, {name: NAME, weight: 0.2}, or none of them"
+        )
+    return texts
+
+
+Texts = Annotated[tuple[TextConfig, ...], AfterValidator(_weights_of_all_or_none)]
+
+# What is trained on by default: prose alone has no numbers, codes or names to keep (docs/training.md).
+MIXTURE = TextConfig.mixture({"essays-train": 0.15, "king-james": 0.15, "code": 0.2, "records": 0.2, "facts": 0.3})

@@ -70,6 +70,11 @@ class JoinedTexts(Sequence[str]):
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
+    @property
+    def ranges(self) -> list[range]:
+        """The numbers of each text's documents."""
+        return [range(end - len(text), end) for text, end in zip(self._texts, self._ends)]
+
     @overload
     def __getitem__(self, index: int) -> str: ...
     @overload

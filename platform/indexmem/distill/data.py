@@ -1,18 +1,20 @@
 """Documents -> an endless, deterministic stream of token windows.
 
 Windows never mix documents: a document is cut into windows, and what is left of it at the end is a shorter window.
-Windows of a micro-batch are of similar length: padded to the longest, or packed into one row without padding. The
-stream depends on (documents, tokenizer, length, seed, micro-batch size, packing) alone. Where it is after a step is a
-`Position` of a few kilobytes: a run resumed there, on any number of workers, sees exactly the windows that it would
-have seen, and only documents with windows in the buffer are tokenised again. Every rank reads the whole stream and
-takes its share, which needs no exchange and costs each rank the tokenising of all (a core does a million tokens a
-second or more).
+Windows of a micro-batch are of similar length: padded to the longest, or packed into one row without padding. Where
+texts have weights, each has epochs of its own, and the next window is of the text that is furthest behind its share.
+
+The stream depends on (documents, shares, tokenizer, length, seed, micro-batch size, packing) alone. Where it is after a
+step is a `Position` of a few kilobytes a text: a run resumed there, on any number of workers, sees exactly the windows
+that it would have seen, and only documents with windows in the buffer are tokenised again. Every rank reads the whole
+stream and takes its share, which needs no exchange and costs each rank the tokenising of all (a core does a million
+tokens a second or more).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from indexmem.config.schema import DistillConfig
+from indexmem.distill.corpus import open_corpora
 from indexmem.distill.packing import first_fit, nearest
 from indexmem.errors import UserError
 from indexmem.models.prompt import encode
@@ -44,14 +48,34 @@ class MicroBatch:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Documents, by their numbers, and their part of the tokens relative to other shares."""
+
+    documents: range
+    weight: float = 1.0
+    name: str = "distill.texts"
+
+
+# Of a share: state of the random numbers before its epoch's order was drawn, place in that order of the document that
+# is being cut, token at which the next window begins, and tokens of all windows so far.
+Place = tuple[tuple[Any, ...], int, int, int]
+
+
+@dataclass(frozen=True)
 class Position:
     """What a stream needs to go on: plain values, for a checkpoint."""
 
-    epoch: tuple[Any, ...]  # state of the random numbers before the epoch's order was drawn
-    now: tuple[Any, ...]  # their state now
-    document: int  # place in the epoch's order of the document that is being cut
-    begin: int  # token at which its next window begins
+    now: tuple[Any, ...]  # state of the random numbers
+    places: tuple[Place, ...]  # of each share
     buffer: tuple[tuple[int, int], ...]  # document and first token of each window in the buffer
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any]) -> Position:
+        """From the fields in a checkpoint; before there were shares, it named the place of the only one in three."""
+        if "places" in state:
+            return cls(**state)
+        place = (state["epoch"], state["document"], state["begin"], 0)
+        return cls(state["now"], (place,), state["buffer"])
 
 
 @dataclass(frozen=True)
@@ -69,6 +93,18 @@ class WindowStream:
     length: int
     seed: int
     packing: bool = False
+    shares: tuple[Share, ...] = ()  # of which the documents consist; without any they are one
+
+    @classmethod
+    def of(cls, config: DistillConfig, tokenizer: PreTrainedTokenizerBase) -> WindowStream:
+        """Of the texts in a spec. Raises UserError when one cannot be read (distill/corpus.py)."""
+        joined = open_corpora(config.texts)
+        shares = [
+            Share(documents, text.weight, f"'{text}' in distill.texts")
+            for text, documents in zip(config.texts, joined.ranges)
+            if text.weight is not None
+        ]
+        return cls(joined, tokenizer, config.length, config.seed, config.packing, tuple(shares))
 
     def steps(
         self, size: int, per_step: int = 1, rank: int = 0, world: int = 1, position: Position | None = None
@@ -94,14 +130,19 @@ class WindowStream:
         return encode(self.tokenizer, self.documents[document])
 
     def check(self) -> None:
-        """Raise UserError when no document is long enough; reads until one is."""
-        # A token has at least a byte, so most short documents need no tokenising.
-        long_enough = (n for n in range(len(self.documents)) if len(self.documents[n].encode()) >= self.least)
-        if not any(len(self.tokens(number)) >= self.least for number in long_enough):
-            raise UserError(
-                f"No document of distill.texts has {self.least} tokens; there is nothing to train on. "
-                "Join short lines into longer documents."
-            )
+        """Raise UserError when no document of a share is long enough; reads until one is."""
+        for share in self.all_shares:
+            # A token has at least a byte, so most short documents need no tokenising.
+            long_enough = (n for n in share.documents if len(self.documents[n].encode()) >= self.least)
+            if not any(len(self.tokens(number)) >= self.least for number in long_enough):
+                raise UserError(
+                    f"No document of {share.name} has {self.least} tokens; there is nothing to train on. "
+                    "Join short lines into longer documents."
+                )
+
+    @property
+    def all_shares(self) -> Sequence[Share]:
+        return self.shares or [Share(range(len(self.documents)))]
 
     def _choose(self, reader: _Reader, size: int) -> list[list[int]]:
         """One window of the buffer at random and those that are nearest to it in length."""
@@ -124,16 +165,16 @@ class _Window:
 
 
 class _Reader:
-    """Cuts documents into a buffer of windows, epoch by epoch, each in a new order.
+    """A buffer of windows, and where the next ones come from: the share whose tokens are furthest behind its weight.
 
-    Documents are tokenised as they come, so a short run reads only what it needs of a large corpus.
+    That keeps the tokens read of any two shares in proportion up to one window, at any time.
     """
 
     def __init__(self, stream: WindowStream, position: Position | None) -> None:
         self.stream = stream
         self.random = random.Random(stream.seed)
         self.buffer: list[_Window] = []
-        self._begin_epoch()
+        self._cutters = [_Cutter(stream, share, self.random) for share in stream.all_shares]
         if position is not None:
             self._restore(position)
 
@@ -141,7 +182,8 @@ class _Reader:
         """Read on until the buffer holds so many windows and tokens."""
         held = sum(len(window.ids) for window in self.buffer)
         while len(self.buffer) < windows or held < tokens:
-            self.buffer.append(window := self._next())
+            behind = min(self._cutters, key=lambda cutter: cutter.given / cutter.share.weight)
+            self.buffer.append(window := behind.next())
             held += len(window.ids)
 
     def take(self, place: int) -> _Window:
@@ -150,41 +192,64 @@ class _Reader:
     def position(self) -> Position:
         """Where to go on after what has been taken."""
         buffer = tuple((window.document, window.begin) for window in self.buffer)
-        return Position(self._epoch, self.random.getstate(), self._place, self._begin, buffer)
+        return Position(self.random.getstate(), tuple(cutter.place() for cutter in self._cutters), buffer)
 
     def _restore(self, position: Position) -> None:
-        self.random.setstate(position.epoch)
-        self._begin_epoch()
+        for cutter, place in zip(self._cutters, position.places, strict=True):
+            cutter.restore(place)
         self.random.setstate(position.now)
-        self._place, self._begin, self._found = position.document, position.begin, True
         tokens = {document: self.stream.tokens(document) for document in {document for document, _ in position.buffer}}
         for document, begin in position.buffer:
             self.buffer.append(_Window(document, begin, tokens[document][begin : begin + self.stream.length]))
 
+
+class _Cutter:
+    """Cuts the documents of a share into windows, epoch by epoch, each in a new order.
+
+    Documents are tokenised as they come, so a short run reads only what it needs of a large corpus.
+    """
+
+    def __init__(self, stream: WindowStream, share: Share, random: random.Random) -> None:
+        self.stream, self.share, self.random = stream, share, random
+        self.given = 0  # tokens of all windows so far
+        self._begin_epoch()
+
+    def place(self) -> Place:
+        return self._epoch, self._place, self._begin, self.given
+
+    def restore(self, place: Place) -> None:
+        """Go on at a place; leaves the random numbers as they were within its epoch."""
+        epoch, document, begin, given = place
+        self.random.setstate(epoch)
+        self._begin_epoch()
+        self._place, self._begin, self.given, self._found = document, begin, given, True
+
     def _begin_epoch(self) -> None:
         self._epoch = self.random.getstate()
-        self._block = -(-len(self.stream.documents) // MOST_BLOCKS)  # documents of one
-        count = -(-len(self.stream.documents) // self._block)
+        self._block = -(-len(self.share.documents) // MOST_BLOCKS)  # documents of one
+        count = -(-len(self.share.documents) // self._block)
         self._order = self.random.sample(range(count), count)
         self._place, self._begin, self._found = 0, 0, False
         self._ids: list[int] | None = None  # of the document at the place
 
-    def _next(self) -> _Window:
+    def next(self) -> _Window:
         """The next window that is not too short."""
+        documents = self.share.documents
         while True:
             if self._place == len(self._order) * self._block:
                 assert self._found, "checked before: some document is long enough"
                 self._begin_epoch()
-            document = self._order[self._place // self._block] * self._block + self._place % self._block
+            number = self._order[self._place // self._block] * self._block + self._place % self._block
             if self._ids is None:
-                self._ids = self.stream.tokens(document) if document < len(self.stream.documents) else []
+                self._ids = self.stream.tokens(documents[number]) if number < len(documents) else []
             begin, ids = self._begin, self._ids[self._begin : self._begin + self.stream.length]
             self._begin += self.stream.length
             if self._begin >= len(self._ids):
                 self._place, self._begin, self._ids = self._place + 1, 0, None
             if len(ids) >= self.stream.least:
                 self._found = True
-                return _Window(document, begin, ids)
+                self.given += len(ids)
+                return _Window(documents[number], begin, ids)
 
 
 def _padded(windows: Sequence[list[int]]) -> MicroBatch:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from indexmem.config.schema import Experiment
-from indexmem.distill.corpus import open_corpora
 from indexmem.distill.data import MicroBatch, Position, WindowStream
 from indexmem.distill.history import History
 from indexmem.distill.module import DistillModule
@@ -113,8 +112,7 @@ def distill(experiment: Experiment, context: TrainContext, history: History, bac
     ]
     start, position = _resume(context.restore(), trainees, optimizers)
 
-    documents = open_corpora(config.texts)
-    stream = WindowStream(documents, backbone.tokenizer, config.length, config.seed, config.packing)
+    stream = WindowStream.of(config, backbone.tokenizer)
     per_step = config.workers * config.accumulate
     steps = stream.steps(config.batch_size, per_step, context.rank, context.world, position)
     if position is None:  # a new run, or a checkpoint from before positions were kept
@@ -209,7 +207,7 @@ def _resume(
     for trainee, optimizer in zip(trainees, optimizers):
         trainee.trained.load_state_dict(load_module(folder, trainee.name)[2])
         optimizer.load_state_dict(state["optimizers"][trainee.name])
-    return int(state["step"]), Position(**state["position"]) if "position" in state else None
+    return int(state["step"]), Position.load(state["position"]) if "position" in state else None
 
 
 def _save(

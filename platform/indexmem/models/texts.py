@@ -16,9 +16,13 @@ from typing import Any
 
 from indexmem.config.text import TextConfig
 from indexmem.errors import UserError
-from indexmem.models.assets import ESSAYS, KING_JAMES, read_members
+from indexmem.models.assets import ESSAYS, KING_JAMES, NETWORKX, read_members
+from indexmem.models.generated.facts import facts
+from indexmem.models.generated.records import records
 from indexmem.models.hub_texts import read_hub
 from indexmem.models.text_files import EXPECTED, FIELDS, list_files, read_file
+
+SHORTEST_MODULE = 1000  # characters of a source file in `code`
 
 
 def load_texts(names: Sequence[str]) -> list[str]:
@@ -30,8 +34,9 @@ def documents(name: str) -> list[str]:
     """The documents of a built-in text, else of the file or folder at the path `name`.
 
     Built-in: `essays` (Paul Graham, one document per essay), its disjoint parts `essays-train` and `essays-heldout`,
-    and `king-james` (one document per book). Files are read as models/text_files.py says; the text of a row is in the
-    field `text`, else `context`. Errors as in `read_documents`.
+    `king-james` (one document per book), `code` (one per module of networkx), and what models/generated/ makes out of
+    these but for the held-out essays: `records` and `facts`. Files are read as models/text_files.py says; the text of a
+    row is in the field `text`, else `context`. Errors as in `read_documents`.
     """
     return list(read_documents(TextConfig(name=name)))
 
@@ -59,7 +64,7 @@ def source(text: TextConfig) -> list[Any] | None:
     Raises UserError when there is no such text.
     """
     if text.hub is not None:
-        return [text.model_dump(mode="json")]
+        return [text.model_copy(update={"weight": None}).model_dump(mode="json")]  # one copy, whatever its weight
     if text.name in BUILTIN_TEXTS:
         return None
     assert text.name is not None
@@ -102,12 +107,26 @@ def _king_james() -> list[str]:
     ]
 
 
+def _code() -> list[str]:
+    """Modules of a library, without its tests and without those that hold little more than imports."""
+    members = read_members(NETWORKX, "networkx/*.py")
+    modules = [content.decode() for path, content in members.items() if "/tests/" not in path]
+    return [module for module in modules if len(module) >= SHORTEST_MODULE]
+
+
+def _train_essays() -> list[str]:
+    return _essays(lambda filename: not is_heldout(filename))
+
+
 BUILTIN_TEXTS: Mapping[str, Callable[[], list[str]]] = MappingProxyType(
     {
         "essays": lambda: _essays(lambda filename: True),
-        "essays-train": lambda: _essays(lambda filename: not is_heldout(filename)),
+        "essays-train": _train_essays,
         "essays-heldout": lambda: _essays(is_heldout),
         "king-james": _king_james,
+        "code": _code,
+        "records": lambda: records([*_train_essays(), *_king_james()]),
+        "facts": lambda: facts(_train_essays(), _king_james()),
     }
 )
 

@@ -6,7 +6,6 @@ from signal import Signals
 
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
-from indexmem.distill.corpus import open_corpora
 from indexmem.distill.data import WindowStream
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
@@ -77,6 +76,5 @@ def check_distill(experiment: Experiment) -> DistillRun:
         raise UserError("distill.texts is empty. Example: distill.texts='[king-james]'")
     if config.packing:
         check_packing(experiment.model, config.length)
-    documents = open_corpora(config.texts)
-    WindowStream(documents, load_tokenizer(experiment.model), config.length, config.seed).check()
+    WindowStream.of(config, load_tokenizer(experiment.model)).check()
     return DistillRun.of(experiment)

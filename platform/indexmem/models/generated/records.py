@@ -1,0 +1,134 @@
+"""`records`: lists and settings whose entries differ by their values alone, as in exports, logs and configuration.
+
+Prose has few numbers, codes and names, and what training never shows as worth keeping is not kept.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from indexmem.models.generated.layouts import BLOCKS, LINES, OBJECTS, SETTINGS, TABLES, Layout, quoted
+from indexmem.models.generated.values import SPELLINGS, Draw, Spelling, vocabulary
+
+DOCUMENTS = 1500
+SHORTEST, LONGEST = 500, 2400  # characters
+MOST_FIELDS = 6
+LEVELS = ("DEBUG", "INFO", "INFO", "INFO", "WARN", "ERROR")
+
+# What is listed -> its fields and their kinds (values.py); the first one is always there.
+THEMES: Mapping[str, str] = MappingProxyType(
+    {
+        "order": "order:code customer:person item:phrase quantity:count price:price placed:date status:state",
+        "contact": "name:person phone:phone email:email city:place born:date desk:count badge:code",
+        "stock": "sku:code item:phrase count:number shelf:code supplier:firm price:price checked:date",
+        "sensor": "sensor:code reading:number time:stamp battery:percent address:address drift:decimal site:place",
+        "account": "account:number owner:person balance:price opened:date branch:place contact:email",
+        "parcel": "parcel:id sender:firm receiver:person weight:decimal postcode:number sent:date state:state",
+        "patient": "patient:code name:person ward:word dose:number admitted:date doctor:person room:count",
+        "flight": "flight:code from:place to:place departs:time gate:count seats:count pilot:person",
+        "book": "title:phrase author:person year:year shelf:code pages:count isbn:number",
+        "build": "commit:hash version:version branch:path author:email tests:number passed:percent finished:stamp",
+        "session": "session:id user:user address:address started:stamp bytes:number secure:flag",
+        "vehicle": "plate:code owner:person model:word year:year mileage:number inspected:date",
+        "experiment": "run:hash seed:number rate:decimal steps:number loss:decimal host:address done:flag",
+        "plot": "plot:number owner:firm village:place area:decimal taxed:price registered:date",
+        "file": "path:path size:number digest:id changed:stamp owner:user",
+        "match": "date:date home:place away:place spectators:number referee:person ticket:price",
+        "key": "key:word value:number",
+        "member": "id:number name:person joined:year fee:price email:email group:word",
+    }
+)
+HEADS = ("{} {} {} {}: {}", "[{}T{}] {} {} - {}", "{1} {2} [{3}] {4}")  # date, time, level, program, what it says
+STYLES: Sequence[Callable[[str], str]] = (str, str, str.capitalize, str.upper, lambda name: f"item{name.capitalize()}")
+
+
+def records(prose: Sequence[str]) -> list[str]:
+    """Generated documents; `prose` gives the words."""
+    draw = Draw(random.Random("records"), vocabulary(prose))
+    return [_document(draw) for _ in range(DOCUMENTS)]
+
+
+def lines(draw: Draw) -> Iterator[str]:
+    """Entries of one list without end, all in one line each."""
+    layout, fields, kinds = draw.random.choice((*TABLES, *LINES)), *_schema(draw)
+    while True:
+        yield layout.entry(fields, [kind(draw) for kind in kinds])
+
+
+def _document(draw: Draw) -> str:
+    """One list or group of settings, or two."""
+    length, parts = draw.between(SHORTEST, LONGEST), draw.random.choice((1, 1, 2))
+    return "\n\n".join(_part(draw, length // parts) for _ in range(parts))
+
+
+def _part(draw: Draw, length: int) -> str:
+    make = draw.random.choice((_table, _table, _objects, _log, _settings))
+    title = draw.random.choice(("", "", "{w}\n\n", "# {w}\n\n", "{w}, {p}, {d}\n\n"))
+    head = title.format(w=draw.value("phrase").capitalize(), p=draw.value("place"), d=draw.value("date"))
+    return head + _filled(make(draw), length)
+
+
+def _filled(pieces: Iterator[str], length: int) -> str:
+    """As many lines as `length` characters need."""
+    written, found = 0, []
+    while written < length:
+        found.append(next(pieces))
+        written += len(found[-1]) + 1
+    return "\n".join(found)
+
+
+def _schema(draw: Draw) -> tuple[list[str], list[Spelling]]:
+    """Names of fields, and how their values are written: some of a theme's, at times one of another kind."""
+    theme = THEMES[draw.random.choice(list(THEMES))]
+    first, *rest = [field.split(":") for field in theme.split()]
+    chosen = [first, *(field for field in rest if draw.random.random() < 0.6)][:MOST_FIELDS]
+    if draw.random.random() < 0.3 or len(chosen) == 1:
+        chosen.append([draw.word(), draw.random.choice(list(SPELLINGS))])
+    style = draw.random.choice(STYLES)
+    return [style(name) for name, _ in chosen], [draw.spelling(kind) for _, kind in chosen]
+
+
+def _entries(draw: Draw, layout: Layout) -> Iterator[str]:
+    fields, kinds = _schema(draw)
+    if header := layout.header(fields):
+        yield header.removesuffix("\n")
+    while True:
+        yield layout.entry(fields, [kind(draw) for kind in kinds])
+
+
+def _table(draw: Draw) -> Iterator[str]:
+    return _entries(draw, draw.random.choice(TABLES))
+
+
+def _objects(draw: Draw) -> Iterator[str]:
+    return _entries(draw, draw.random.choice((*OBJECTS, *BLOCKS)))
+
+
+def _log(draw: Draw) -> Iterator[str]:
+    """Lines of several programs, each with fields of its own, in the order of their times."""
+    layout, second = draw.random.choice(LINES), draw.between(0, 20_000)
+    date, form = draw.date("{y}-{m:02d}-{d:02d}"), draw.random.choice(HEADS)
+    programs = [(draw.word(), draw.word(), *_schema(draw)) for _ in range(draw.between(1, 4))]
+    while True:
+        program, did, fields, kinds = draw.random.choice(programs)
+        second = (second + draw.between(0, 40)) % 86_400
+        time = f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
+        said = f"{did} {layout.entry(fields, [kind(draw) for kind in kinds])}"
+        yield form.format(date, time, draw.random.choice(LEVELS), program, said)
+
+
+def _settings(draw: Draw) -> Iterator[str]:
+    """Groups of settings, each with a key of its own and a value of any kind."""
+    head, line = draw.random.choice(SETTINGS)
+    while True:
+        yield head.format(**_setting(draw))
+        for _ in range(draw.between(3, 10)):
+            yield line.format(**_setting(draw))
+        yield ""
+
+
+def _setting(draw: Draw) -> dict[str, str]:
+    key, value = f"{draw.word()}_{draw.word()}", draw.value(draw.random.choice(list(SPELLINGS)))
+    return {"k": key, "K": key.upper(), "t": key.replace("_", " ").capitalize(), "v": value, "q": quoted(value)}
