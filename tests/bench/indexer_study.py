@@ -1,0 +1,177 @@
+"""Variants of the indexer, one change at a time: trained side by side, then compared on the same samples. Without Ray.
+
+    python tests/bench/indexer_study.py sweeps/indexer/smollm2.yaml --root FOLDER --variants default kl mse --seeds 0 1 2
+    python tests/bench/indexer_study.py sweeps/indexer/smollm2.yaml --root FOLDER --no-train --variants default --floors 0 0.2
+
+Each training and each part of the evaluation is a process of its own (distill_without_ray.py, grid_without_ray.py) on
+one of the GPUs, several at once. What is finished is not done again. Modules are found as FOLDER/modules/VARIANT-SEED,
+rows in FOLDER/runs/results, where `indexmem report` reads them; the mean of each method and budget is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import pyarrow.dataset as ds
+
+BENCH = Path(__file__).parent
+PROSE = "distill.texts=[essays-train,king-james]"
+OLD = ("target.source=logprobs", "target.loss=kl", "indexer.token_term=0")
+
+# What is changed of the spec; `default` changes nothing.
+VARIANTS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "default": (),
+        "memory": ("distill.modules=[indexer,memory]", "distill.joint_from=120"),
+        "locret": ("distill.modules=[locret]", "distill.locret_hidden=128"),
+        "locret-causal": ("distill.modules=[locret]", "distill.locret_hidden=128", *OLD),
+        "kl": ("target.loss=kl",),
+        "mse": ("target.loss=mse",),
+        "causal": ("target.source=logprobs",),
+        "pair": ("indexer.token_term=0",),
+        "token": ("indexer.pair_term=false",),
+        "wide": ("indexer.token_term=512",),
+        "small": ("indexer.heads=2", "indexer.dim=8"),
+        "newline": ('target.request="\\n\\n"',),
+        "request": ('target.request="\\n\\nRepeat the previous context exactly."',),
+        "chunk": ("target.chunk=512",),
+        "prose": (PROSE,),
+        "paper-scorer": ("target.loss=kl", "indexer.token_term=0"),
+        "before": (*OLD, PROSE),
+        "before-corpus": OLD,
+        "untrained": ("distill.schedule={warmup: 0, stable: 1, decay: 0, peak_lr: 1.0e-12, final_lr: 1.0e-12}",),
+        "own-tasks": ("distill.texts=[build/testbed/documents.jsonl]",),
+        "long": ("distill.schedule={warmup: 30, stable: 500, decay: 470, peak_lr: 3.0e-3, final_lr: 3.0e-5}",),
+    }
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("spec")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of all variants")
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--variants", nargs="*", default=[], help=", ".join(VARIANTS))
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0])
+    parser.add_argument("--shares", nargs="*", default=[], help="head, layer, model; default: as trained")
+    parser.add_argument("--floors", nargs="*", type=float, default=[], help="of share model; default: the spec's")
+    parser.add_argument("--methods", default="", help="YAML of methods instead of the spec's, without brackets")
+    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--at-once", type=int, default=8, help="processes on each GPU")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of evaluation")
+    parser.add_argument("--no-train", action="store_true")
+    parser.add_argument("--no-eval", action="store_true")
+    arguments = parser.parse_args()
+    modules = [f"{name}-{seed}" for name in arguments.variants for seed in arguments.seeds]
+    if not arguments.no_train:
+        train(arguments, modules)
+    if not arguments.no_eval:
+        evaluate(arguments, modules)
+        report(arguments.root)
+
+
+def train(arguments: argparse.Namespace, modules: Sequence[str]) -> None:
+    """All that is not trained yet, in parallel."""
+    commands = {}
+    for name in modules:
+        variant, _, seed = name.rpartition("-")
+        changes = [*arguments.overrides, *VARIANTS[variant], f"distill.seed={seed}"]
+        if not (arguments.root / "modules" / name).exists():
+            commands[name] = [str(BENCH / "distill_without_ray.py"), arguments.spec, *changes]
+    for name, output in in_parallel(commands, arguments).items():
+        folder = Path(output.strip().splitlines()[-1])
+        link = arguments.root / "modules" / name
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(folder)
+
+
+def evaluate(arguments: argparse.Namespace, modules: Sequence[str]) -> None:
+    """The methods and the trained modules on the spec's samples, each part of these in a process."""
+    listed = [arguments.methods] if arguments.methods else []
+    listed += [text for name in modules for text in methods_of(name, arguments)]
+    changes = [f"grid.methods=[{','.join(listed)}]"] if listed else []
+    parts = arguments.gpus * arguments.at_once
+    commands = {
+        f"part-{part}": [
+            *(str(BENCH / "grid_without_ray.py"), arguments.spec, *arguments.overrides, *changes),
+            *("--part", f"{part}/{parts}", "--minutes", str(arguments.minutes)),
+        ]
+        for part in range(1, parts + 1)
+    }
+    in_parallel(commands, arguments)
+
+
+def methods_of(name: str, arguments: argparse.Namespace) -> list[str]:
+    """What is compared of a variant, as YAML."""
+    params = [f"checkpoint: modules/{name}"]
+    if name.startswith("locret"):
+        return [f"{{name: locret, params: {{{params[0]}}}}}"]
+    kinds = ["indexer", "indexmem"] if name.startswith("memory") else ["indexer"]
+    shared = [f", share: {share}" for share in arguments.shares]
+    shared += [f", share: model, floor: {floor}" for floor in arguments.floors]
+    return [f"{{name: {kind}, params: {{{params[0]}{more}}}}}" for kind in kinds for more in shared or [""]]
+
+
+def in_parallel(commands: Mapping[str, Sequence[str]], arguments: argparse.Namespace) -> dict[str, str]:
+    """Output by name of the commands that succeeded; the end of what went wrong is printed."""
+    slots = [gpu for _ in range(arguments.at_once) for gpu in range(arguments.gpus)]
+    waiting, running, done = list(commands.items()), {}, {}
+    root = arguments.root.absolute()
+    began = time.monotonic()
+    (root / "logs").mkdir(parents=True, exist_ok=True)
+    while waiting or running:
+        while waiting and slots:
+            name, command = waiting.pop(0)
+            gpu = slots.pop(0)
+            env = os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu), "OMP_NUM_THREADS": "1"}
+            command = [sys.executable, *(str(Path(part).absolute()) if part.endswith((".py", ".yaml")) else part for part in command)]
+            command.append(f"run.root={root / 'runs'}")
+            with (root / "logs" / name).open("w") as log, (root / "logs" / f"{name}.errors").open("w") as errors:
+                running[name] = gpu, subprocess.Popen(command, cwd=root, env=env, stdout=log, stderr=errors)
+        for name, (gpu, process) in list(running.items()):
+            if process.poll() is not None:
+                del running[name]
+                slots.append(gpu)
+                if process.returncode == 0:
+                    done[name] = (root / "logs" / name).read_text()
+                    print(f"{time.monotonic() - began:5.0f} s  {name}: {done[name].strip().splitlines()[-1]}", flush=True)
+                else:
+                    print(f"{name} failed: {(root / 'logs' / f'{name}.errors').read_text()[-1500:]}", flush=True)
+        time.sleep(0.2)
+    return done
+
+
+def report(root: Path) -> None:
+    """Mean over benchmarks of each method and budget, in %, from all rows that are there."""
+    rows = ds.dataset(root / "runs" / "results", format="parquet", exclude_invalid_files=True)
+    columns = ["method", "method_params", "budget", "benchmark", "score", "status"]
+    present = [name for name in columns if name in rows.schema.names]
+    scores: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows.to_table(columns=present).to_pylist():
+        if row["status"] == "ok":
+            scores[row["method"], row["budget"]][row["benchmark"]].append(row["score"])
+    budgets = sorted({budget for _, budget in scores})
+    print(f"{'':60}" + "".join(f"{budget:>12}" for budget in budgets))
+    for method in sorted({method for method, _ in scores}):
+        line = f"{method:60}"
+        for budget in budgets:
+            of_cell = scores.get((method, budget))
+            means = [sum(values) / len(values) for values in of_cell.values()] if of_cell else []
+            count = sum(len(values) for values in of_cell.values()) if of_cell else 0
+            line += f"{100 * sum(means) / len(means):6.1f}/{count:<5}" if means else " " * 12
+        print(line)
+    table = {f"{method} @ {budget}": {b: sum(v) / len(v) for b, v in of.items()} for (method, budget), of in scores.items()}
+    (root / "means.json").write_text(json.dumps(table, indent=1, sort_keys=True))
+
+
+if __name__ == "__main__":
+    main()
