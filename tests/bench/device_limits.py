@@ -7,12 +7,14 @@ multiply-adds, 64 comparisons, maxima or selections, 16 exponentials.
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 MAXIMA, EXPONENTIALS = 64, 16
 TENSOR_FLOP = {8: 2048, 9: 4096}  # bf16, dense, by major compute capability: A100, H100
+SUSTAINED_H200 = {"tensor": 790e12, "bytes": 4.3e12}  # what goals for one H200 count with; its peaks are higher
 ASSUMED_CLOCK = 1.755e9  # of an H100, where none can be read
 
 
@@ -68,6 +70,19 @@ def lse_floor(limits: Limits, tokens: int, heads: int, kv_heads: int, dim: int) 
     """Seconds of the rows' log-sum-exp: the same products, and an exponential each."""
     pairs = tokens * (tokens + 1) / 2
     return teacher_floor(limits, tokens, heads, kv_heads, dim) | {"cuda_cores": limits.ops(pairs * heads, EXPONENTIALS)}
+
+
+def reread_floor(
+    limits: Limits, chunks: Sequence[tuple[int, int]], heads: int, kv_heads: int, dim: int
+) -> dict[str, float]:
+    """Seconds of the maximum over a second reading, of bf16 inputs; of each chunk its queries and its keys."""
+    pairs = sum(queries * keys for queries, keys in chunks)
+    queries, keys = (sum(counts) for counts in zip(*chunks))
+    return {
+        "cuda_cores": limits.ops(pairs * heads, MAXIMA),
+        "tensor_cores": 2 * pairs * heads * dim / limits.tensor,
+        "memory": (queries * heads * (2 * dim + 4) + keys * kv_heads * (2 * dim + 4)) / limits.bytes,
+    }
 
 
 def _clock() -> float:

@@ -5,8 +5,9 @@
 
 Rows: the indexer's maximum (H_i = 8, d_i = 16, one score row) for each length and dtype, with the error of its values
 and the share of winners that are the exact ones; the teacher's passes on Llama-3.1-8B's heads (32 of queries, 8 of
-keys, 128 dims, bf16). On a CPU without Triton's interpreter (TRITON_INTERPRET=1) kernels fail, and their rows say so.
-The file is written after each row; a row that fails is recorded, and the bench goes on.
+keys, 128 dims, bf16), over a text read once and over one that is read again in chunks. On a CPU without Triton's
+interpreter (TRITON_INTERPRET=1) kernels fail, and their rows say so. The file is written after each row; a row that
+fails is recorded, and the bench goes on.
 """
 
 from __future__ import annotations
@@ -14,24 +15,27 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from device_clock import copied_bytes_per_second, seconds
-from device_limits import Limits, indexer_floor, lse_floor, teacher_floor
+from device_limits import SUSTAINED_H200, Limits, indexer_floor, lse_floor, reread_floor, teacher_floor
 from torch.nn import functional as F
 
 from indexmem.config.modules import TargetConfig
-from indexmem.distill.targets import pooled_target
+from indexmem.distill.targets import pooled_target, reconstruction_target
 from indexmem.eviction.indexer import Features, Indexer, IndexerShape
 from indexmem.eviction.streaming import causal_max
 from indexmem.models.lse import attend_with_lse
+from indexmem.models.rereading import Readings, Reread
 
 INDEXER_HEADS, INDEXER_DIM = 8, 16
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 LENGTHS = [4096, 8192, 16384, 32768, 65536, 131072]
-SMOKE = {"lengths": [64], "repeats": 1}
+SMOKE = {"lengths": [64], "chunk": 24, "repeats": 1}
+KERNELS = ["indexer_max", "teacher", "reread_max"]
 COMPARED = 32768  # tokens up to which results are compared, too
 
 
@@ -54,8 +58,8 @@ def indexer_row(limits: Limits, device: torch.device, tokens: int, dtype: torch.
     torch.manual_seed(0)
     draw = lambda *shape: torch.randn(1, tokens, *shape, device=device)  # noqa: E731
     q, k = (F.rms_norm(draw(*shape), (INDEXER_DIM,)) for shape in ((1, INDEXER_HEADS, INDEXER_DIM), (INDEXER_DIM,)))
-    exact = Features(q, k, draw(1, INDEXER_HEADS))
-    features = Features(q.to(dtype), k.to(dtype), exact.alpha_BSGH)
+    exact = Features(q, k, draw(1, INDEXER_HEADS), torch.zeros(1, 1, tokens, device=device))
+    features = replace(exact, q_BSGHi=q.to(dtype), k_BTi=k.to(dtype))
     lengths_B = torch.tensor([tokens], device=device)
     indexer = Indexer(IndexerShape("layer", INDEXER_HEADS, INDEXER_DIM, "relu", 1), 1, 1)
 
@@ -99,7 +103,7 @@ def teacher_rows(limits: Limits, device: torch.device, tokens: int, repeats: int
 
     def by_torch() -> None:
         expected["target"] = pooled_target(
-            query, key, lengths_B, rows=KV_HEADS, scale=scale, config=TargetConfig(), block=block
+            query, key, lengths_B, rows=KV_HEADS, scale=scale, config=TargetConfig(source="logprobs"), block=block
         )
 
     base = {"tokens": tokens, "dtype": "bfloat16"}
@@ -126,19 +130,54 @@ def teacher_rows(limits: Limits, device: torch.device, tokens: int, repeats: int
     yield row
 
 
+def reread_row(limits: Limits, device: torch.device, tokens: int, chunk: int, repeats: int) -> dict[str, Any]:
+    """One document in chunks, without a request; floors at the rates that a goal for an H200 counts with."""
+    from indexmem.kernels.reread_max import reread_max  # needs Triton
+
+    torch.manual_seed(0)
+    readings = Readings.of(torch.tensor([tokens], device=device), 0, chunk)
+    read = readings.positions_1N.shape[1]
+    states = (torch.randn(1, read, n, HEAD_DIM, device=device, dtype=torch.bfloat16) for n in (HEADS, KV_HEADS))
+    query, key = (x.transpose(1, 2) for x in states)
+    query_RQWd, key_RHWd = (readings.split_second(x, dim=2) for x in (query, key))
+    key_BHLd, tables = readings.split_first(key, dim=2), torch.empty(2, 0, device=device)
+    lse_RQW = torch.randn(query_RQWd.shape[:3], device=device) + 10
+    again = Reread(readings.chunks, query_RQWd, key_RHWd, key_RHWd, lse_RQW, *tables, readings.spans_R4)
+    scale, expected = HEAD_DIM**-0.5, dict[str, torch.Tensor]()
+
+    def by_torch() -> None:
+        block = max(8, 2**17 // min(chunk, tokens))  # as without kernels
+        expected["target"] = reconstruction_target(again, key_BHLd, rows=KV_HEADS, scale=scale, block=block)
+
+    row: dict[str, Any] = {"kernel": "reread_max", "tokens": tokens, "chunk": chunk, "dtype": "bfloat16"}
+    pairs = [(part.tokens, part.stop - part.start) for part in readings.chunks]
+    row["floors"] = reread_floor(replace(limits, **SUSTAINED_H200), pairs, HEADS, KV_HEADS, HEAD_DIM)
+    pooled = lambda: reread_max(again, key_BHLd, rows=KV_HEADS, scale=scale, mean=False)  # noqa: E731
+    attempt(row, "seconds", lambda: seconds(pooled, device, repeats))
+    attempt(row, "torch_seconds", lambda: seconds(by_torch, device, repeats))
+    if expected:
+        attempt(row, "largest_error", lambda: (pooled() - expected["target"]).abs().max().item())
+    return row
+
+
 def rows(limits: Limits, device: torch.device, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """All rows, short lengths first; what keeps a whole row from being made is a row, too."""
     for tokens in arguments.lengths:
-        for dtype in arguments.dtypes:
+        for dtype in arguments.dtypes if "indexer_max" in arguments.kernels else ():
             failed: dict[str, Any] = {"kernel": "indexer_max", "tokens": tokens, "dtype": dtype}
             make = lambda: indexer_row(limits, device, tokens, getattr(torch, dtype), arguments.repeats)  # noqa: B023, E731
             yield attempt(failed, "row", make) or failed
-        failed = {"kernel": "teacher", "tokens": tokens, "dtype": "bfloat16"}
-        made = iter(teacher_rows(limits, device, tokens, arguments.repeats))
-        while (row := attempt(failed, "row", lambda: next(made, None))) is not None:  # noqa: B023
-            yield row
-        if "errors" in failed:
-            yield failed
+        if "teacher" in arguments.kernels:
+            failed = {"kernel": "teacher", "tokens": tokens, "dtype": "bfloat16"}
+            made = iter(teacher_rows(limits, device, tokens, arguments.repeats))
+            while (row := attempt(failed, "row", lambda: next(made, None))) is not None:  # noqa: B023
+                yield row
+            if "errors" in failed:
+                yield failed
+        if "reread_max" in arguments.kernels:
+            failed = {"kernel": "reread_max", "tokens": tokens, "dtype": "bfloat16"}
+            make = lambda: reread_row(limits, device, tokens, arguments.chunk, arguments.repeats)  # noqa: B023, E731
+            yield attempt(failed, "row", make) or failed
 
 
 def line(row: dict[str, Any]) -> str:
@@ -157,6 +196,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16", "float16"])
+    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=KERNELS)
+    parser.add_argument("--chunk", type=int, default=2048, help="tokens read again at a time")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--smoke", action="store_true", help="one tiny length, once")
     arguments = parser.parse_args()

@@ -23,13 +23,14 @@ def random_features(lengths, rows, heads, dim, dtype, device, seed=0) -> Feature
     norm = torch.nn.functional.rms_norm
     q = norm(torch.randn(batch, length, heads, rows, dim), (dim,)).transpose(2, 3)
     k = norm(torch.randn(batch, length, 2 * dim), (2 * dim,))[..., ::2]
+    alpha = torch.randn(batch, rows, length, heads).transpose(1, 2)
     return Features(
-        *(x.to(device, dtype) for x in (q, k)), torch.randn(batch, rows, length, heads).transpose(1, 2).to(device)
+        q.to(device, dtype), k.to(device, dtype), alpha.to(device), torch.zeros(batch, rows, length, device=device)
     )
 
 
 def in_double(features: Features) -> Features:
-    return Features(*(x.double().cpu() for x in (features.q_BSGHi, features.k_BTi, features.alpha_BSGH)))
+    return Features(*(x.double().cpu() for x in vars(features).values()))
 
 
 @settings(max_examples=8)

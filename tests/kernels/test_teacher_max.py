@@ -41,7 +41,7 @@ def states(lengths, heads, kv_heads, dim, dtype, device):
 def test_targets_equal_the_dense_reference(device, lengths, kv_heads, group, dim, one_row, source, heads, dtype, chunk):
     query, key = states(lengths, kv_heads * group, kv_heads, dim, dtype, device)
     rows = 1 if one_row else kv_heads
-    config = TargetConfig(source=source, heads=heads)
+    config = TargetConfig(source=source, loss="kl", heads=heads)
     lengths_B = torch.tensor(lengths).to(device)
     assert can_run(query, key), "or another route is tested"
     with pytest.MonkeyPatch.context() as patch:
@@ -72,7 +72,7 @@ def test_log_sum_exp_of_rows_with_large_logits(device, dtype):
 def test_a_log_sum_exp_that_is_known_is_used(device):
     lengths = torch.tensor([90, 20], device=device)
     query, key = states((90, 20), 4, 2, 64, torch.bfloat16, device)
-    config = TargetConfig()
+    config = TargetConfig(source="logprobs")
     lse = row_lse(query, key, lengths, SCALE)
     own = pooled_target(query, key, lengths, rows=2, scale=SCALE, config=config)
     given_too = pooled_target(query, key, lengths, rows=2, scale=SCALE, config=config, lse_BQL=lse)
@@ -84,6 +84,8 @@ def test_a_log_sum_exp_that_is_known_is_used(device):
 def test_padding_content_plays_no_part(device):
     lengths = torch.tensor([130, 50], device=device)
     query, key = states((130, 50), 4, 2, 32, torch.float32, device)
-    before = pooled_target(query, key, lengths, rows=2, scale=SCALE, config=TargetConfig())
+    before = pooled_target(query, key, lengths, rows=2, scale=SCALE, config=TargetConfig(source="logprobs"))
     query[1, :, 50:], key[1, :, 50:] = torch.nan, torch.nan
-    assert torch.equal(before, pooled_target(query, key, lengths, rows=2, scale=SCALE, config=TargetConfig()))
+    assert torch.equal(
+        before, pooled_target(query, key, lengths, rows=2, scale=SCALE, config=TargetConfig(source="logprobs"))
+    )

@@ -46,6 +46,23 @@ def dense_target(query_QLd: Tensor, key_HLd: Tensor, scale: float, *, rows: int,
     logits_QST = logits_QST.masked_fill(future, float("-inf"))
     if source == "logprobs":
         logits_QST = logits_QST.log_softmax(dim=-1)
+    return _pooled(logits_QST, rows, heads)
+
+
+def dense_reread_target(
+    query_QWd: Tensor, key_HCd: Tensor, scale: float, *, rows: int, heads: str, lse_QW: Tensor | None
+) -> Tensor:
+    """Pooled teacher [rows, C] of one chunk and what is read when it is repeated; logits if lse is None."""
+    per_kv_head = query_QWd.shape[0] // key_HCd.shape[0]
+    key_QCd = key_HCd.double().repeat_interleave(per_kv_head, dim=0)
+    logits_QWC = query_QWd.double() @ key_QCd.transpose(1, 2) * scale
+    if lse_QW is not None:
+        logits_QWC -= lse_QW.double()[..., None]
+    return _pooled(logits_QWC, rows, heads)
+
+
+def _pooled(logits_QST: Tensor, rows: int, heads: str) -> Tensor:
+    """Maximum over queries, after reducing the query heads of each score row."""
     grouped = logits_QST.reshape(rows, -1, *logits_QST.shape[-2:])
     reduced = grouped.max(dim=1).values if heads == "max" else grouped.mean(dim=1)
     return reduced.max(dim=1).values

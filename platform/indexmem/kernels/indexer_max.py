@@ -162,7 +162,7 @@ def indexer_max(
     else:
         alpha_BSGH = alpha_BSGH.float().contiguous()
         linear_BSGPi, unit_BG = q_BSGHi[:, :, :, :0], alpha_BSGH  # neither is read
-    chunk = chunk_of(batch * rows, tokens, BLOCK, PROGRAMS)
+    chunk = chunk_of(batch * rows * tokens**2 // 2, BLOCK, PROGRAMS)
     chunks = triton.cdiv(tokens, chunk)
     best_CBGT = torch.empty(chunks, batch, rows, tokens, device=q_BSGHi.device)
     # As returned: a narrower type would cost a launch more, which at few tokens is much of the time.

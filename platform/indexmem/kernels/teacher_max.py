@@ -17,49 +17,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from indexmem.kernels.logits import KEYS as KEYS_HELD
-from indexmem.kernels.logits import NEITHER, load_keys, logits, span_of
+from indexmem.kernels.logits import load_keys
+from indexmem.kernels.pooled import BLOCK, HALF, PROGRAMS, SINGLE, constants, joined, lanes_of, walk
 from indexmem.kernels.tiles import autotuned, chunk_of
-
-BLOCK = 64  # keys of a program, as `chunk_of` counts them
-PROGRAMS = 4096  # of the largest grid that do something, about
-HALF = [
-    triton.Config({"QUERIES": 64, "KEYS": 128}, num_warps=4, num_stages=3),
-    triton.Config({"QUERIES": 128, "KEYS": 128}, num_warps=8, num_stages=3),
-    triton.Config({"QUERIES": 64, "KEYS": 64}, num_warps=4, num_stages=2),
-]
-SINGLE = HALF[-1:]
-
-
-@triton.jit
-def _walk(  # type: ignore[no-untyped-def]  # parameters are the kernel's own types
-    best_ST, start, stop, last, q_ptr, k_ptr, lse_ptr, scale, first_head, key_T, present_T, k_dT,
-    tokens, q_head, q_token, q_dim, k_head, k_token, k_dim,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, SPAN: tl.constexpr, SPANS: tl.constexpr,
-    MEAN: tl.constexpr, NORMALISED: tl.constexpr, HELD: tl.constexpr, CAUSAL: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr,
-):  # fmt: skip
-    """Best pooled logits after the queries from `start` to before `stop`; those after `last` count as it."""
-    sum_ST = tl.zeros((QUERIES, KEYS), tl.float32)
-    for step in range(0, tl.cdiv(tl.maximum(stop - start, 0), QUERIES) * HEADS):
-        query_S = tl.minimum(start + step // HEADS * QUERIES + tl.arange(0, QUERIES), last)
-        head = first_head + step % HEADS
-        z_ST = scale * logits(
-            q_ptr + head * q_head, k_ptr + head // GROUP * k_head, query_S, key_T, present_T, q_token, q_dim, k_token,
-            k_dim, k_dT, DIM, SPAN, SPANS, QUERIES, KEYS, HELD,
-        )  # fmt: skip
-        if NORMALISED:
-            z_ST -= tl.load(lse_ptr + head * tokens + query_S)[:, None]
-        if CAUSAL:
-            z_ST = tl.where(query_S[:, None] >= key_T[None, :], z_ST, float("-inf"))
-        if MEAN:
-            sum_ST += z_ST
-            complete = step % HEADS == HEADS - 1
-            best_ST = tl.where(complete, tl.maximum(best_ST, sum_ST / HEADS), best_ST)
-            sum_ST = tl.where(complete, 0.0, sum_ST)
-        else:
-            best_ST = tl.maximum(best_ST, z_ST)
-    return best_ST
 
 
 @autotuned(HALF, SINGLE, key=("chunk", "HEADS", "SPAN", "SPANS"))
@@ -87,12 +47,12 @@ def _chunk_maxima(  # type: ignore[no-untyped-def]  # parameters are the kernel'
     crossing = tl.minimum(stop, first + KEYS)  # queries before it do not see all keys of the block
     free = start + tl.cdiv(tl.maximum(crossing - start, 0), QUERIES) * QUERIES
     best_ST = tl.full((QUERIES, KEYS), float("-inf"), tl.float32)
-    best_ST = _walk(
+    best_ST = walk(
         best_ST, start, crossing, stop - 1, q_ptr, k_ptr, lse_ptr, scale, first_head, key_T, present_T, k_dT, tokens,
         q_head, q_token, q_dim, k_head, k_token, k_dim, HEADS, GROUP, DIM, SPAN, SPANS, MEAN, NORMALISED, HELD, True,
         QUERIES, KEYS,
     )  # fmt: skip
-    best_ST = _walk(
+    best_ST = walk(
         best_ST, free, stop, stop - 1, q_ptr, k_ptr, lse_ptr, scale, first_head, key_T, present_T, k_dT, tokens,
         q_head, q_token, q_dim, k_head, k_token, k_dim, HEADS, GROUP, DIM, SPAN, SPANS, MEAN, NORMALISED, HELD, False,
         QUERIES, KEYS,
@@ -116,18 +76,13 @@ def teacher_max(
     With `lse_BQL` (fp32, of the same scaled logits, as `row_lse` gives it) log-probabilities are pooled, else logits.
     L counts padding, too. Products of 16-bit inputs are exact, those of fp32 about as exact as fp32; sums are fp32.
     """
-    batch, heads, tokens, dim = query_BQLd.shape
-    kv_heads = key_BHLd.shape[1]
-    # A maximum over all heads is one over KV heads, whose blocks of keys then serve a whole program.
-    lanes = rows if mean else kv_heads
-    chunk = chunk_of(batch * lanes, tokens, BLOCK, PROGRAMS)
+    batch, _, tokens, _ = query_BQLd.shape
+    lanes = lanes_of(rows, key_BHLd.shape[1], mean)
+    chunk = chunk_of(batch * lanes * tokens**2 // 2, BLOCK, PROGRAMS)
     chunks = triton.cdiv(tokens, chunk)
     best_CBGT = torch.empty(chunks, batch, lanes, tokens, device=query_BQLd.device)
     if lse_BQL is not None:
         lse_BQL = lse_BQL.contiguous()
-    span = span_of(dim, query_BQLd.dtype)
-    spans = triton.cdiv(dim, span)
-    group = heads // kv_heads
     _chunk_maxima[lambda meta: (triton.cdiv(tokens, meta["KEYS"]), chunks, batch * lanes)](
         query_BQLd,
         key_BHLd,
@@ -141,14 +96,6 @@ def teacher_max(
         chunks,
         *query_BQLd.stride(),
         *key_BHLd.stride(),
-        HEADS=heads // lanes,
-        GROUP=group,
-        DIM=dim,
-        SPAN=span,
-        SPANS=spans,
-        MEAN=mean,
-        NORMALISED=lse_BQL is not None,
-        HELD=(KEYS_HELD if spans == 1 and heads // lanes == group else NEITHER).value,
+        **constants(query_BQLd, key_BHLd, lanes, mean, lse_BQL is not None),
     )
-    best_BGT = best_CBGT.amax(dim=0)
-    return best_BGT if lanes == rows else best_BGT.amax(dim=1, keepdim=True)
+    return joined(best_CBGT, rows)

@@ -45,9 +45,9 @@ def autotuned(
     )
 
 
-def chunk_of(lanes: int, tokens: int, keys: int, programs: int, shortest: int = SHORTEST_CHUNK) -> int:
-    """Queries of a chunk, a power of two, for a causal pass of `lanes` x blocks of `keys` keys over `tokens` queries.
+def chunk_of(pairs: int, keys: int, programs: int, shortest: int = SHORTEST_CHUNK) -> int:
+    """Queries of a chunk, a power of two, for a pass over so many pairs of a query and a key, of all lanes together.
 
-    The grid then has up to `programs` programs with work, about half of those that it counts.
+    With blocks of `keys` keys the grid then has up to `programs` programs with work.
     """
-    return triton.next_power_of_2(max(shortest, lanes * tokens**2 // (2 * keys * programs)))
+    return triton.next_power_of_2(max(shortest, pairs // (keys * programs)))

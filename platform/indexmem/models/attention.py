@@ -261,8 +261,8 @@ def tapping(
             hidden, (cos, sin) = inputs["hidden"], inputs["rotary"]
             again = None
             if readings is not None and second is not None:
-                tables = (readings.split_second(table) for table in (cos, sin))
-                again = Reread(readings.chunks, *second[0], second[1], *tables)
+                tables = readings.split_second(cos), readings.split_second(sin)
+                again = Reread(readings.chunks, *second[0], second[1], *tables, readings.spans_R4)
                 hidden, cos, sin = (readings.split_first(states) for states in (hidden, cos, sin))
             if documents is not None:
                 hidden, cos, sin = (documents.split(states) for states in (hidden, cos, sin))

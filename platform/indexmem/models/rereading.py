@@ -53,6 +53,7 @@ class Reread:
     lse_RQW: Tensor  # of all that a query attends to, fp32 or wider
     cos_RWr: Tensor  # rotary tables
     sin_RWr: Tensor
+    spans_R4: Tensor  # `Readings.spans_R4`
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Readings:
     first: PackedDocuments
     chunks: Sequence[Chunk]  # in the order of the documents
     second: PackedDocuments  # the chunks with what stands before them
+    spans_R4: Tensor  # int32, each chunk's document, start, stop and tokens: `chunks` where kernels can read them
     source_N: Tensor  # each of the row's tokens in (documents one after another, request)
     positions_1N: Tensor
 
@@ -81,10 +83,12 @@ class Readings:
                 positions.append(torch.arange(length, length + part.tokens))
             begin += length
         first = PackedDocuments.of(lengths_D)
-        second = PackedDocuments.of(torch.tensor([part.tokens for part in chunks], device=device))
+        spans = [(part.document, part.start, part.stop, part.tokens) for part in chunks]
+        spans_R4 = torch.tensor(spans, dtype=torch.int32, device=device)
+        second = PackedDocuments.of(spans_R4[:, 3].long())
         source_N = torch.cat((torch.arange(total), *again)).to(device)
         positions_1N = torch.cat((first.position_ids[0], torch.cat(positions).to(device)))[None]
-        return cls(lengths, first, chunks, second, source_N, positions_1N)
+        return cls(lengths, first, chunks, second, spans_R4, source_N, positions_1N)
 
     def row(self, documents_1N: Tensor, request: Sequence[int]) -> Tensor:
         """Ids of the row [1, N], from the documents one after another and the request."""
