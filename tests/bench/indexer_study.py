@@ -21,9 +21,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-import pyarrow.dataset as ds
+from indexmem.config.load import load
+from indexmem.results.schema import OK
+from indexmem.results.store import RowStore
 
-BENCH = Path(__file__).parent
+BENCH = Path(__file__).parent.absolute()
 PROSE = "distill.texts=[essays-train,king-james]"
 OLD = ("target.source=logprobs", "target.loss=kl", "indexer.token_term=0")
 
@@ -64,7 +66,6 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="*", type=int, default=[0])
     parser.add_argument("--shares", nargs="*", default=[], help="head, layer, model; default: as trained")
     parser.add_argument("--floors", nargs="*", type=float, default=[], help="of share model; default: the spec's")
-    parser.add_argument("--methods", default="", help="YAML of methods instead of the spec's, without brackets")
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=8, help="processes on each GPU")
     parser.add_argument("--minutes", type=float, default=9.0, help="of evaluation")
@@ -96,9 +97,10 @@ def train(arguments: argparse.Namespace, modules: Sequence[str]) -> None:
 
 def evaluate(arguments: argparse.Namespace, modules: Sequence[str]) -> None:
     """The methods and the trained modules on the spec's samples, each part of these in a process."""
-    listed = [arguments.methods] if arguments.methods else []
+    spec = load(arguments.spec, arguments.overrides)
+    listed = [json.dumps(method.model_dump()) for method in spec.grid.methods]
     listed += [text for name in modules for text in methods_of(name, arguments)]
-    changes = [f"grid.methods=[{','.join(listed)}]"] if listed else []
+    changes = [f"grid.methods=[{','.join(listed)}]"]
     parts = arguments.gpus * arguments.at_once
     commands = {
         f"part-{part}": [
@@ -133,8 +135,8 @@ def in_parallel(commands: Mapping[str, Sequence[str]], arguments: argparse.Names
             name, command = waiting.pop(0)
             gpu = slots.pop(0)
             env = os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu), "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, *(str(Path(part).absolute()) if part.endswith((".py", ".yaml")) else part for part in command)]
-            command.append(f"run.root={root / 'runs'}")
+            script, spec, *rest = command
+            command = [sys.executable, script, str(Path(spec).absolute()), f"run.root={root / 'runs'}", *rest]
             with (root / "logs" / name).open("w") as log, (root / "logs" / f"{name}.errors").open("w") as errors:
                 running[name] = gpu, subprocess.Popen(command, cwd=root, env=env, stdout=log, stderr=errors)
         for name, (gpu, process) in list(running.items()):
@@ -143,7 +145,9 @@ def in_parallel(commands: Mapping[str, Sequence[str]], arguments: argparse.Names
                 slots.append(gpu)
                 if process.returncode == 0:
                     done[name] = (root / "logs" / name).read_text()
-                    print(f"{time.monotonic() - began:5.0f} s  {name}: {done[name].strip().splitlines()[-1]}", flush=True)
+                    print(
+                        f"{time.monotonic() - began:5.0f} s  {name}: {done[name].strip().splitlines()[-1]}", flush=True
+                    )
                 else:
                     print(f"{name} failed: {(root / 'logs' / f'{name}.errors').read_text()[-1500:]}", flush=True)
         time.sleep(0.2)
@@ -152,12 +156,13 @@ def in_parallel(commands: Mapping[str, Sequence[str]], arguments: argparse.Names
 
 def report(root: Path) -> None:
     """Mean over benchmarks of each method and budget, in %, from all rows that are there."""
-    rows = ds.dataset(root / "runs" / "results", format="parquet", exclude_invalid_files=True)
-    columns = ["method", "method_params", "budget", "benchmark", "score", "status"]
-    present = [name for name in columns if name in rows.schema.names]
+    results = root / "runs" / "results"
+    partitions = sorted({path.parent.name for path in results.rglob("*.parquet")})
     scores: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows.to_table(columns=present).to_pylist():
-        if row["status"] == "ok":
+    for row in (
+        RowStore(results).read(partitions, columns=["method", "budget", "benchmark", "score", "status"]).to_pylist()
+    ):
+        if row["status"] == OK:
             scores[row["method"], row["budget"]][row["benchmark"]].append(row["score"])
     budgets = sorted({budget for _, budget in scores})
     print(f"{'':60}" + "".join(f"{budget:>12}" for budget in budgets))
@@ -169,7 +174,9 @@ def report(root: Path) -> None:
             count = sum(len(values) for values in of_cell.values()) if of_cell else 0
             line += f"{100 * sum(means) / len(means):6.1f}/{count:<5}" if means else " " * 12
         print(line)
-    table = {f"{method} @ {budget}": {b: sum(v) / len(v) for b, v in of.items()} for (method, budget), of in scores.items()}
+    table = {
+        f"{method} @ {budget}": {b: sum(v) / len(v) for b, v in of.items()} for (method, budget), of in scores.items()
+    }
     (root / "means.json").write_text(json.dumps(table, indent=1, sort_keys=True))
 
 
