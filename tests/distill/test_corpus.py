@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -185,3 +187,11 @@ def test_runs_keep_the_names_that_they_had():
     assert DistillRun.of(spec).id == "14e0fdd107f3ee9c"
     packed = validate({"distill": {"texts": ["essays-heldout"], "length": 64, "packing": True}}, "test")
     assert DistillRun.of(packed).id != DistillRun.of(spec).id
+
+
+def test_the_recipes_of_the_training_page_are_valid():
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    recipes = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert len(recipes) == 3
+    for recipe in recipes:
+        assert all(text.weight for text in validate(yaml.safe_load(recipe), "recipe").distill.texts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -114,19 +115,21 @@ def _code() -> list[str]:
     return [module for module in modules if len(module) >= SHORTEST_MODULE]
 
 
-def _train_essays() -> list[str]:
-    return _essays(lambda filename: not is_heldout(filename))
+@cache
+def _built_in(name: str) -> Sequence[str]:
+    """Made once a process, which takes seconds for all of them; they never change."""
+    return tuple(BUILTIN_TEXTS[name]())
 
 
 BUILTIN_TEXTS: Mapping[str, Callable[[], list[str]]] = MappingProxyType(
     {
         "essays": lambda: _essays(lambda filename: True),
-        "essays-train": _train_essays,
+        "essays-train": lambda: _essays(lambda filename: not is_heldout(filename)),
         "essays-heldout": lambda: _essays(is_heldout),
         "king-james": _king_james,
         "code": _code,
-        "records": lambda: records([*_train_essays(), *_king_james()]),
-        "facts": lambda: facts(_train_essays(), _king_james()),
+        "records": lambda: records([*_built_in("essays-train"), *_built_in("king-james")]),
+        "facts": lambda: facts(_built_in("essays-train"), _built_in("king-james")),
     }
 )
 
@@ -137,7 +140,7 @@ def _open(text: TextConfig) -> Iterable[str]:
         return read_hub(text, fields)
     assert text.name is not None
     if text.name in BUILTIN_TEXTS:
-        return BUILTIN_TEXTS[text.name]()
+        return _built_in(text.name)
     return (document for path in _files(text.name) for document in read_file(path, fields))
 
 
