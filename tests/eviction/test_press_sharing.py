@@ -31,7 +31,7 @@ from indexmem.models.attention import attention_layers
 
 SHARED = ("layer", "model")
 TERMS = [{"token_term": 8}, {"token_term": 0}, {"token_term": 8, "pair_term": False}]
-QUESTIONS = ["Page 5?", "And where?"]
+QUESTIONS = ["Page 5?", "Where?"]
 
 
 def stays_of_engine(row):
@@ -123,8 +123,11 @@ def test_logits_equal_our_engines(tmp_path, family, share, memory):
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_pipeline_answers_equal_our_engines(tmp_path, family):
+    """Short questions and no template around them: kvpress finds no key to mask with for many queries of 16 numbers."""
     folder, backbone = checkpoint(tmp_path, geometry_of(family), token_term=8), tiny_backbone(family)
-    kvpress = pipeline("kv-press-text-generation", model=plain(family), tokenizer=backbone.tokenizer, device="cpu")
+    tokenizer = copy.deepcopy(backbone.tokenizer)
+    tokenizer.chat_template = None
+    kvpress = pipeline("kv-press-text-generation", model=plain(family), tokenizer=tokenizer, device="cpu")
     inputs = kvpress.preprocess(TEXT[:900], QUESTIONS, answer_prefix="", max_context_length=1000)
     context = inputs["context_ids"][0].tolist()
     press = IndexMemPress.from_pretrained(folder, compression_ratio=0.7, share="model")

@@ -53,7 +53,7 @@ class IndexerPress(ScorerPress):
     def __post_init__(self) -> None:
         """Raises UserError for a `share` or `floor` that is not allowed."""
         super().__post_init__()
-        _ = self.sharing
+        _ = self.sharing  # raises
 
     @classmethod
     def from_pretrained(
