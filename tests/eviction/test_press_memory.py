@@ -125,8 +125,8 @@ def test_ratio_is_the_wrapped_press_own(memory_press):
 
 def test_a_quantized_cache_is_refused(memory_press):
     keys = torch.zeros(1, 2, 8, 16)
-    kept = torch.zeros(1, 2, 1, dtype=torch.long)
+    leaves = torch.ones(1, 2, 8, dtype=torch.bool)
     with pytest.raises(UserError, match="DynamicCache"):
         memory_press._attached.write(
-            plain().model.layers[0].self_attn, object.__new__(QuantizedCache), keys, keys, kept, (keys, keys)
+            plain().model.layers[0].self_attn, object.__new__(QuantizedCache), keys, keys, leaves, (keys, keys)
         )

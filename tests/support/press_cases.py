@@ -37,18 +37,18 @@ def noisy(module):
     return module
 
 
-def checkpoint(folder, geometry, memory="slots", **indexer):
+def checkpoint(folder, geometry, memory="slots", trained=None, **indexer):
     torch.manual_seed(5)
     indexers = IndexerStack(IndexerShape.of(IndexerConfig(**indexer), geometry), geometry)
     shape = MemoryShape.of(MemoryConfig(**MEMORIES[memory]), geometry)
     modules = {"indexer": indexers}
     for base in ("indexer", "snapkv"):
         modules[f"memory-{base}"] = noisy(MemoryStack(shape, geometry))
-    return save_modules(modules, folder, trained={"steps": 3})
+    return save_modules(modules, folder, trained=trained or {"steps": 3})
 
 
-def plain(family="llama"):
-    return tiny_model(family, "sdpa")
+def plain(family="llama", attention="sdpa"):
+    return tiny_model(family, attention)
 
 
 def hooks_of(model):
@@ -83,16 +83,20 @@ def question_logits(model, cache, seed=9, tokens=6):
     return torch.cat((first, second), dim=1)
 
 
+def engine_row(family, folder, name, ratio, ids=None, **sharing):
+    """What our engine keeps of a context (by default that of `filled`), with `share` and `floor` if given."""
+    backbone = tiny_backbone(family)
+    method = make_method(MethodConfig(name=name), MethodContext(backbone.geometry, checkpoint=str(folder), **sharing))
+    done = prefill(backbone, random_ids(LENGTH) if ids is None else ids, {name: method}, SINKS)
+    assert not done.errors
+    return method.compress(done.context, done.rankings_HL[name], done.context.tokens * (1 - ratio))
+
+
 @torch.inference_mode()
-def engine_logits(family, folder, name, ratio, seed=9, tokens=6):
+def engine_logits(family, folder, name, ratio, seed=9, tokens=6, **sharing):
     """What `question_logits` gives, by our engine."""
     backbone = tiny_backbone(family)
-    method = make_method(MethodConfig(name=name), MethodContext(backbone.geometry, checkpoint=str(folder)))
-    done = prefill(backbone, random_ids(LENGTH), {name: method}, SINKS)
-    assert not done.errors
-    cache = RaggedCache(
-        [method.compress(done.context, done.rankings_HL[name], done.context.tokens * (1 - ratio))], room=tokens + 1
-    )
+    cache = RaggedCache([engine_row(family, folder, name, ratio, **sharing)], room=tokens + 1)
     ids = torch.tensor([random_ids(tokens + 1, seed)])
     logits = []
     for begin, end in ((0, tokens), (tokens, tokens + 1)):

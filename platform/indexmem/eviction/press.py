@@ -1,6 +1,7 @@
 """The trained indexer and the latent memory as kvpress presses: no Ray, no grid, a model and its checkpoint folder.
 
-Both act in layers with full attention alone; those with a sliding window keep their cache.
+Both act in layers with full attention alone; those with a sliding window keep their cache. Heads that share a budget
+keep different numbers of tokens: nothing is freed then, but ignored (eviction/press_sharing.py).
 Shapes: B batch, H KV heads, L context tokens, K kept tokens, d head_dim, D model width.
 """
 
@@ -17,12 +18,15 @@ from kvpress.utils import get_prerope_query_states
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from indexmem.config.modules import Across
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import read_config, save_modules
 from indexmem.eviction.indexer import NAME, IndexerStack
 from indexmem.eviction.memory.stack import MemoryStack, module_name
-from indexmem.eviction.policy import keep, kept_count, rank
+from indexmem.eviction.policy import comparable, keep, kept_count, rank
 from indexmem.eviction.press_memory import AttachedMemories
+from indexmem.eviction.press_sharing import SharedBudget, check_maskable, mask, sharing_of
+from indexmem.eviction.sharing import EVEN, Sharing
 from indexmem.models.attention import layer_number
 from indexmem.models.geometry import Geometry
 
@@ -31,24 +35,54 @@ Trained = dict[str, Any]  # a checkpoint's record of how its weights came to be
 
 @dataclass(kw_only=True, eq=False)
 class IndexerPress(ScorerPress):
-    """Keeps what the distilled indexer (eviction/indexer.py) scores highest, and the first `n_sink` tokens always."""
+    """Keeps what the distilled indexer (eviction/indexer.py) scores highest, and the first `n_sink` tokens always.
+
+    `share` says which heads share a budget, and `floor` how much of an even one each keeps in any case
+    (eviction/sharing.py). What is evicted of a shared budget stays in the cache, and is masked in the cache that was
+    filled last.
+    """
 
     indexers: IndexerStack = field(repr=False)
     n_sink: int = 4
+    share: Across | None = None  # None: as trained
+    floor: float = 0.1
     trained: Trained = field(default_factory=dict, repr=False)
     _shared_BGL: Tensor | None = field(default=None, init=False, repr=False)
+    _budget: SharedBudget = field(default_factory=SharedBudget, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises UserError for a `share` or `floor` that is not allowed."""
+        super().__post_init__()
+        _ = self.sharing  # raises
 
     @classmethod
-    def from_pretrained(cls, source: str | Path, compression_ratio: float = 0.0, n_sink: int = 4) -> Self:
+    def from_pretrained(
+        cls,
+        source: str | Path,
+        compression_ratio: float = 0.0,
+        n_sink: int = 4,
+        share: Across | None = None,
+        floor: float = 0.1,
+    ) -> Self:
         """From a checkpoint folder or, where there is no such folder, a Hub id. Raises UserError if it is neither."""
         folder = checkpoint_folder(source)
-        indexers = IndexerStack.load(folder).eval().requires_grad_(False)
-        trained = read_config(folder)["trained"]
-        return cls(compression_ratio=compression_ratio, indexers=indexers, n_sink=n_sink, trained=trained)
+        return cls(
+            compression_ratio=compression_ratio,
+            indexers=IndexerStack.load(folder).eval().requires_grad_(False),
+            n_sink=n_sink,
+            share=share,
+            floor=floor,
+            trained=read_config(folder)["trained"],
+        )
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write a checkpoint folder that `from_pretrained` and specs (`indexer.checkpoint`) read."""
         return save_modules({NAME: self.indexers}, folder, self.trained)
+
+    @property
+    def sharing(self) -> Sharing:
+        """Whose budget a head's tokens come out of."""
+        return sharing_of(self.share, self.floor, self.trained, self.indexers.shape)
 
     def post_init_from_model(self, model: PreTrainedModel) -> None:
         """Raises UserError when the indexer was trained for a model of other sizes."""
@@ -78,9 +112,17 @@ class IndexerPress(ScorerPress):
         """As ScorerPress, but by our rule (eviction/policy.py): ties go to the earlier token, order is kept."""
         if self.compression_ratio == 0 or layer_number(module) is None:
             return keys, values
+        sharing = self.sharing
+        if not sharing.is_even:
+            check_maskable(module)
         scores_BHL = self.score(module, hidden_states, keys, values, attentions, kwargs)
-        kept_BHK = keep_best(scores_BHL, self.compression_ratio)
-        return take(keys, kept_BHK), take(values, kept_BHK)
+        if sharing.is_even:
+            kept_BHK = keep_best(scores_BHL, self.compression_ratio)
+            return take(keys, kept_BHK), take(values, kept_BHK)
+        scores_BHL = comparable(scores_BHL, self.n_sink)
+        for settled, leaves_BHL in self._budget.settle(sharing, module, scores_BHL, self.compression_ratio):
+            mask(settled, leaves_BHL)
+        return keys, values
 
 
 @dataclass(kw_only=True, eq=False)
@@ -90,6 +132,8 @@ class MemoryPress(BasePress):
     The memory is written during prefill, onto the cache, and read by every later forward pass over that cache. For
     this, hooks are registered on the model when the press is first entered, and stay after it is left; `detach`
     removes them. They change nothing for other caches. A pass over a cache with memory computes attention twice.
+
+    Around an IndexerPress whose heads share a budget, what is evicted stays in the cache, and the hooks ignore it.
     """
 
     press: ScorerPress
@@ -104,6 +148,7 @@ class MemoryPress(BasePress):
                 "give MemoryPress a press that only scores, such as SnapKVPress."
             )
         self._attached = AttachedMemories(self.memories, get_prerope_query_states)
+        self._budget = SharedBudget()
 
     @property
     def compression_ratio(self) -> float:
@@ -121,7 +166,10 @@ class MemoryPress(BasePress):
         self._attached.attach(model)
 
     def detach(self) -> None:
-        """Remove the hooks from all models; safe to repeat. Caches filled by this press then answer without memory."""
+        """Remove the hooks from all models; safe to repeat.
+
+        Caches filled by this press then answer without memory, and those of a shared budget with all of their context.
+        """
         self._attached.detach()
 
     @torch.no_grad()
@@ -131,10 +179,18 @@ class MemoryPress(BasePress):
         if self.compression_ratio == 0 or layer_number(module) is None:
             return keys, values
         scores_BHL = self.press.score(module, hidden_states, keys, values, attentions, kwargs)
-        kept_BHK = keep_best(scores_BHL, self.compression_ratio, self.n_sink)
         cache, rotary = kwargs["past_key_values"], kwargs["position_embeddings"]
-        self._attached.write(module, cache, keys, values, kept_BHK, rotary)
-        return take(keys, kept_BHK), take(values, kept_BHK)
+        sharing = self.press.sharing if isinstance(self.press, IndexerPress) else EVEN
+        if sharing.is_even:
+            kept_BHK = keep_best(scores_BHL, self.compression_ratio, self.n_sink)
+            leaves_BHL = torch.ones_like(scores_BHL, dtype=torch.bool).scatter_(2, kept_BHK, False)
+            self._attached.write(module, cache, keys, values, leaves_BHL, rotary)
+            return take(keys, kept_BHK), take(values, kept_BHK)
+        scores_BHL = comparable(scores_BHL, self.n_sink)
+        for settled, leaves_BHL in self._budget.settle(sharing, module, scores_BHL, self.compression_ratio):
+            held = cache.layers[int(settled.layer_idx)]  # type: ignore[arg-type]
+            self._attached.write(settled, cache, held.keys, held.values, leaves_BHL, rotary, stay=True)
+        return keys, values
 
 
 @dataclass(kw_only=True, eq=False)
@@ -144,11 +200,18 @@ class IndexMemPress(MemoryPress):
     press: IndexerPress
 
     @classmethod
-    def from_pretrained(cls, source: str | Path, compression_ratio: float = 0.0, n_sink: int = 4) -> Self:
+    def from_pretrained(
+        cls,
+        source: str | Path,
+        compression_ratio: float = 0.0,
+        n_sink: int = 4,
+        share: Across | None = None,
+        floor: float = 0.1,
+    ) -> Self:
         """As IndexerPress. Raises UserError also for a checkpoint without a memory for the indexer."""
         folder = checkpoint_folder(source)
         memories = MemoryStack.load(folder, NAME).eval().requires_grad_(False)
-        press = IndexerPress.from_pretrained(folder, compression_ratio, n_sink)
+        press = IndexerPress.from_pretrained(folder, compression_ratio, n_sink, share, floor)
         return cls(press=press, memories=memories, n_sink=n_sink)
 
     def save_pretrained(self, folder: str | Path) -> Path:

@@ -34,10 +34,17 @@ PreRopeQuery = Callable[[nn.Module, Tensor], Tensor]  # attention module, its in
 
 @dataclass
 class CacheMemory:
-    """What a cache carries: states by the cache's layer. Tensors and a name only, so that caches can be copied."""
+    """What a cache carries, by the cache's layer. Tensors and a name only, so that caches can be copied."""
 
     owner: str
     states: dict[int, MemoryState] = field(default_factory=dict)
+    # Of layers whose heads keep different numbers of tokens: what was evicted and yet lies in the cache, [B, H, L].
+    evicted_BHL: dict[int, Tensor] = field(default_factory=dict)
+
+    def forget(self, layer: int) -> None:
+        """Nothing has left this layer."""
+        self.states.pop(layer, None)
+        self.evicted_BHL.pop(layer, None)
 
 
 class AttachedMemories:
@@ -61,24 +68,33 @@ class AttachedMemories:
             self._handles.popitem()[1].remove()
 
     def write(
-        self, module: nn.Module, cache: Cache, key_BHLd: Tensor, value_BHLd: Tensor, kept_BHK: Tensor, rotary: Rotary
+        self,
+        module: nn.Module,
+        cache: Cache,
+        key_BHLd: Tensor,
+        value_BHLd: Tensor,
+        leaves_BHL: Tensor,
+        rotary: Rotary,
+        stay: bool = False,
     ) -> None:
-        """Put a fresh state on the cache that holds all of this layer's context but the kept tokens.
+        """Put a fresh state on the cache that holds what each head of this layer loses of its context.
 
-        Raises UserError for a quantized cache.
+        With `stay` its K and V remain in the cache, and are not attended to. Raises UserError for a quantized cache.
         """
         if isinstance(cache, QuantizedCache):
             raise UserError("Latent memory attends to K and V as they are: use a DynamicCache, not a QuantizedCache.")
         memory = self._memory_of(module).to(key_BHLd.device)
-        leaves_BHL = torch.ones(key_BHLd.shape[:3], dtype=torch.bool, device=key_BHLd.device)
-        leaves_BHL.scatter_(2, kept_BHK, False)
-        key = unrotate(key_BHLd, *rotary) if memory.shape.rotary == "pre" else key_BHLd
+        tables = (table.to(key_BHLd.device) for table in rotary)
+        key = unrotate(key_BHLd, *tables) if memory.shape.rotary == "pre" else key_BHLd
         weight = output_weight(module) if memory.shape.value == "model" else None
         held = getattr(cache, ATTRIBUTE, None)
         if held is None or held.owner != self._owner:
             held = CacheMemory(self._owner)
             setattr(cache, ATTRIBUTE, held)
+        held.forget(_index(module))
         held.states[_index(module)] = memory.write(None, Evicted(key, value_BHLd, leaves_BHL, weight))
+        if stay:
+            held.evicted_BHL[_index(module)] = leaves_BHL
 
     def _complete(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: tuple[Tensor, Any]
@@ -92,14 +108,18 @@ class AttachedMemories:
         key_BHTd, value_BHTd = cache.layers[_index(module)].keys, cache.layers[_index(module)].values
         new, cached = hidden_BnD.shape[1], key_BHTd.shape[2]
         if new == cached:  # the cache was reset and is filled anew: what was remembered is another context
-            del held.states[_index(module)]
+            held.forget(_index(module))
             return None
         memory, state = self._memory_of(module), held.states[_index(module)]
         pre_BQnd = self._pre_rope_query(module, hidden_BnD)
         post_BQnd = rotate(pre_BQnd, *kwargs["position_embeddings"])
-        causal_nT = torch.ones(new, cached, dtype=torch.bool, device=key_BHTd.device).tril(cached - new)
+        sees = torch.ones(new, cached, dtype=torch.bool, device=key_BHTd.device).tril(cached - new)
+        evicted_BHL = held.evicted_BHL.get(_index(module))
+        if evicted_BHL is not None:
+            evicted_BHT = nn.functional.pad(evicted_BHL, (0, cached - evicted_BHL.shape[-1]))
+            sees = sees & ~evicted_BHT[:, :, None, None]
         scaling: float = module.scaling  # type: ignore[assignment]
-        attended = partial_attention(post_BQnd, key_BHTd, value_BHTd, scaling, causal_nT)
+        attended = partial_attention(post_BQnd, key_BHTd, value_BHTd, scaling, sees)
         readout = memory.read(state, pre_BQnd if memory.shape.rotary == "pre" else post_BQnd, *attended)
         flat_BnV = readout.output_BQnd.transpose(1, 2).flatten(2).to(hidden_BnD.dtype)
         completed_BnD = module.o_proj(flat_BnV)  # type: ignore[operator]

@@ -1,0 +1,87 @@
+"""Budgets that heads share, in kvpress: what leaves is known once the last of the heads has been scored.
+
+kvpress' caches hold as many tokens for each head of a layer. Where heads keep different numbers, all pairs therefore
+stay, and attention ignores those that were evicted, as with kvpress' own head-wise presses.
+Shapes: B batch, H KV heads of a layer, X heads that share a budget, L context tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from indexmem.config.modules import Across
+from indexmem.errors import UserError
+from indexmem.eviction.indexer import IndexerShape
+from indexmem.eviction.methods.learned import trained_share
+from indexmem.eviction.methods.shared import SharingConfig
+from indexmem.eviction.sharing import EVEN, Sharing
+from indexmem.models.attention import layer_number
+from indexmem.models.geometry import FULL, attention_kinds
+
+PATCH = "kvpress.attention_patch"  # the module of the functions that ignore masked pairs
+
+
+def sharing_of(share: Across | None, floor: float, trained: Mapping[str, Any], shape: IndexerShape) -> Sharing:
+    """Which heads share a budget by an indexer's scores; without a `share`, as trained. Raises UserError."""
+    SharingConfig.of({"share": share or "head", "floor": floor})  # raises
+    if share in ("layer", "model") and shape.scope == "layer":
+        raise UserError(
+            f"share={share}: this indexer gives all KV heads of a layer the same scores, so there is nothing to share "
+            "out. Leave `share` out, or distil one with scope=kv_head."
+        )
+    across = share or trained_share(trained, shape.rows)
+    return EVEN if across == "head" else Sharing(across, floor)
+
+
+class SharedBudget:
+    """Collects the scores of heads that share a budget during a prefill, until they can be compared."""
+
+    def __init__(self) -> None:
+        self._scored: list[tuple[nn.Module, Tensor]] = []
+
+    def settle(
+        self, sharing: Sharing, module: nn.Module, scores_BHL: Tensor, ratio: float
+    ) -> list[tuple[nn.Module, Tensor]]:
+        """The layers whose evictions this layer's (comparable) scores settle, each with what leaves it, [B, H, L].
+
+        With a budget of the whole model that is none until the last layer, and then all.
+        """
+        layer, last = layer_number(module), attention_kinds(module.config).count(FULL) - 1  # type: ignore[arg-type]
+        if sharing.across == "layer" or layer == 0:  # what an interrupted prefill has left is of another context
+            self._scored = []
+        self._scored.append((module, scores_BHL))
+        if sharing.across == "model" and layer != last:
+            return []
+        scored, self._scored = self._scored, []
+        scores_BXL = torch.cat([scores.to(scores_BHL.device) for _, scores in scored], dim=1)
+        tokens = scores_BXL.shape[-1]
+        leaves_BXL = ~sharing.mark(scores_BXL, tokens, tokens * (1 - ratio))
+        return [
+            (scored_module, leaves_BHL.to(scores.device))
+            for (scored_module, scores), leaves_BHL in zip(scored, leaves_BXL.split(scores_BHL.shape[1], dim=1))
+        ]
+
+
+def check_maskable(module: nn.Module) -> None:
+    """Raise UserError where evicted pairs would be attended to: kvpress' patch is not in this attention function."""
+    name = module.config._attn_implementation  # type: ignore[union-attr]
+    function = ALL_ATTENTION_FUNCTIONS.get(name)
+    if function is None or function.__module__ != PATCH:
+        raise UserError(
+            f"Attention '{name}' cannot ignore evicted pairs, as budgets that heads share need in kvpress. "
+            'Load the model with attn_implementation="sdpa" (or flash attention), or give share="head".'
+        )
+
+
+def mask(module: nn.Module, leaves_BHL: Tensor) -> None:
+    """Let the module's attention ignore what leaves, from the next token on until the next prefill.
+
+    This lies on the module, where kvpress looks: it holds for the cache that was filled last.
+    """
+    indices = leaves_BHL.nonzero(as_tuple=True)
+    module.masked_key_indices = indices if len(indices[0]) else None  # type: ignore[assignment]
