@@ -1,13 +1,15 @@
-"""A distillation step against the frozen forward pass that it contains, and two GPUs against one.
+"""A distillation step against frozen forward passes over the same tokens, and two GPUs against one.
 
     python tests/bench/distill_step.py --out step.json                                     # time and memory of a step
+    python tests/bench/distill_step.py --out once.json --source logprobs                   # of texts read once
     torchrun --nproc-per-node 2 tests/bench/distill_step.py --out ddp.json --loop          # tokens/s of 2 GPUs and of 1
     python tests/bench/distill_step.py --out step.json --device cpu --geometry tiny --lengths 64     # tries it
 
 The backbone has Llama-3.1-8B's sizes and seeded bf16 weights. The forward pass to compare with has no taps and gives
-the logits of the last position. A step is forward, backward and optimizer; its peak counts weights and optimizer, too.
-`--loop` runs the training loop itself, with a TrainContext over torch.distributed. The file is written after each part;
-a part that fails is recorded, and the bench goes on.
+the logits of the last position; a step that reads its text twice is compared with two of them. A step is forward,
+backward and optimizer; its peak counts weights and optimizer, too. `--loop` runs the training loop itself, with a
+TrainContext over torch.distributed. The file is written after each part; a part that fails is recorded, and the bench
+goes on.
 """
 
 from __future__ import annotations
@@ -41,12 +43,14 @@ WARM_STEPS, MEASURED_STEPS = 3, 6  # of a loop
 DOCUMENT_WINDOWS = 300  # a stream's buffer and some more
 
 
-def measure_step(backbone: Backbone, experiment: Experiment, tokens: int, repeats: int) -> dict[str, Any]:
-    """Seconds and peak GiB of the frozen forward pass and of a step on one sequence."""
+def measure_step(
+    backbone: Backbone, experiment: Experiment, tokens: int, forwards: int, repeats: int
+) -> dict[str, Any]:
+    """Seconds and peak GiB of the frozen forward pass and of a step on one sequence; `ratio`: to `forwards` passes."""
     device = backbone.device
     ids = torch.randint(0, WORDS, (1, tokens), device=device)
     lengths = torch.tensor([tokens], device=device)
-    module = DistillModule(backbone, make_trainees(experiment, backbone.geometry)).to(device)
+    module = DistillModule(backbone, make_trainees(experiment, backbone.geometry), experiment.target).to(device)
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
 
     @torch.no_grad()
@@ -67,7 +71,7 @@ def measure_step(backbone: Backbone, experiment: Experiment, tokens: int, repeat
         row[f"{name}_seconds"] = seconds(work, device, repeats, warm=True)
         if device.type == "cuda":
             row[f"{name}_peak_GiB"] = torch.cuda.max_memory_allocated() / 2**30
-    row["ratio"] = row["step_seconds"] / row["forward_seconds"]
+    row |= {"forwards": forwards, "ratio": row["step_seconds"] / (forwards * row["forward_seconds"])}
     row["tokens_per_second"] = tokens / row["step_seconds"]
     return row
 
@@ -143,7 +147,7 @@ def loop_part(arguments: argparse.Namespace, dtype: torch.dtype) -> None:
         write_text(Path(folder[0]) / "text.txt", arguments.lengths[0])
     distributed.barrier()
     result: dict[str, Any] = {"device": arguments.device, "tokens": arguments.lengths[0]}
-    settings = spec(arguments.scopes[0], arguments.products[0])
+    settings = spec(arguments.scopes[0], arguments.products[0], arguments.source)
     for ranks in (1, world):
         if rank < ranks:
             context = GroupContext(Path(folder[0]), rank, ranks)
@@ -160,25 +164,38 @@ def loop_part(arguments: argparse.Namespace, dtype: torch.dtype) -> None:
     distributed.destroy_process_group()
 
 
-def spec(scope: str, products: str) -> dict[str, Any]:
-    return {"indexer": {"scope": scope}, "distill": {"score_products": products}}
+def spec(scope: str, products: str, source: str) -> dict[str, Any]:
+    target = {"source": source, "loss": "kl" if source == "logits" else "bce"}  # logits are no probabilities
+    return {"indexer": {"scope": scope}, "distill": {"score_products": products}, "target": target}
+
+
+def line(row: dict[str, Any]) -> str:
+    """One row of the printed table."""
+    names = ("forward_seconds", "step_seconds", "ratio", "forward_peak_GiB", "step_peak_GiB")
+    figures = "".join(f"{row.get(name, float('nan')):11.3f}" for name in names)
+    return f"{row['tokens']:>8} {row['scope']:<8}{row['products']:<9}{figures}  {row.get('error', '')}"
 
 
 def step_part(arguments: argparse.Namespace, dtype: torch.dtype) -> None:
     device = torch.device(arguments.device)
     backbone = seeded_backbone(arguments.geometry, dtype, device)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-    result: dict[str, Any] = {"device": name, "geometry": arguments.geometry, "matmul": arguments.matmul, "rows": []}
+    shared = {"geometry": arguments.geometry, "matmul": arguments.matmul, "source": arguments.source}
+    result: dict[str, Any] = {"device": name, "torch": torch.__version__, **shared, "rows": []}
+    forwards = arguments.compare_forwards or (2 if arguments.source == "reconstruction" else 1)
+    columns = ("forward s", "step s", f"/{forwards} forw.", "GiB", "step GiB")
+    print(f"{arguments.source:<26}" + "".join(f"{column:>11}" for column in columns))
     for tokens, scope, products in product(arguments.lengths, arguments.scopes, arguments.products):
         row: dict[str, Any] = {"tokens": tokens, "scope": scope, "products": products}
         try:
-            row |= measure_step(backbone, validate(spec(scope, products), "bench"), tokens, arguments.repeats)
+            experiment = validate(spec(scope, products, arguments.source), "bench")
+            row |= measure_step(backbone, experiment, tokens, forwards, arguments.repeats)
         except Exception as error:  # out of memory, most likely: other lengths are still worth having
             row["error"] = f"{type(error).__name__}: {error}"[:500]
         if device.type == "cuda":
             torch.cuda.empty_cache()
         result["rows"].append(row)
-        print(json.dumps(row), flush=True)
+        print(line(row), flush=True)
         arguments.out.write_text(json.dumps(result, indent=1))
 
 
@@ -190,6 +207,10 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[8192, 32768, 131072], help="--loop takes the first")
     parser.add_argument("--scopes", nargs="+", default=["layer", "kv_head"])
     parser.add_argument("--products", nargs="+", default=["float16", "float32"])
+    parser.add_argument("--source", choices=["reconstruction", "logprobs", "logits"], default="reconstruction")
+    parser.add_argument(
+        "--compare-forwards", type=int, help="frozen passes to compare with; default: as texts are read"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--matmul", choices=["highest", "high"], default="highest", help="high: fp32 products by TF32")
     parser.add_argument("--loop", action="store_true", help="under torchrun: the training loop on one rank and on all")

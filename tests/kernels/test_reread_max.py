@@ -14,11 +14,12 @@ from indexmem.kernels.dispatch import can_run
 from indexmem.models.rereading import Readings, Reread
 
 SCALE = 0.3
+BEYOND = 1e3  # finite: a maximum may pass over NaNs
 TOLERANCE = {"atol": 3e-5, "rtol": 3e-5}
 
 
 def reread(lengths, request, chunk, heads, kv_heads, dim, dtype, device):
-    """Both readings' states, strided as attention gets them; what no chunk or document has is NaN."""
+    """Both readings' states, strided as attention gets them; what no chunk or document has would win."""
     torch.manual_seed(0)
     readings = Readings.of(torch.tensor(lengths, device=device), request, chunk)
     tokens = readings.positions_1N.shape[1]
@@ -27,9 +28,10 @@ def reread(lengths, request, chunk, heads, kv_heads, dim, dtype, device):
     key_BHLd = readings.split_first(key, dim=2)
     lse_RQW = torch.randn(query_RQWd.shape[:3]).to(device)
     for row, part in enumerate(readings.chunks):
-        query_RQWd[row, :, part.tokens :], lse_RQW[row, :, part.tokens :] = torch.nan, torch.nan
+        query_RQWd[row, :, part.tokens :] = BEYOND * torch.randn(dim).to(device, dtype)
+        lse_RQW[row, :, part.tokens :] = -BEYOND
     for document, length in enumerate(lengths):
-        key_BHLd[document, :, length:] = torch.nan
+        key_BHLd[document, :, length:] = BEYOND
     tables = torch.empty(2, len(readings.chunks), 0, 0)
     return Reread(readings.chunks, query_RQWd, key_RHWd, key_RHWd, lse_RQW, *tables, readings.spans_R4), key_BHLd
 
