@@ -206,3 +206,20 @@ def test_parameter_counts_and_state_sizes_of_the_paper_preset():
     assert sizes == {"kv_flat": 524_288, "model": 2_097_152}
     slots = MemoryShape.of(MemoryConfig(), geometry)
     assert slots.dim * (2 * 128 + 2) <= 64 * 2 * 128, "default slots cost no more than 64 tokens of K and V"
+
+
+@pytest.mark.parametrize("features", ["slots", "positive"])
+def test_a_head_that_lost_no_token_answers_as_without_memory_and_teaches_nothing(features):
+    memory = build(features=features, fusion="joint")
+    torch.manual_seed(0)
+    key, value = torch.randn(2, KV, 30, DIM), torch.randn(2, KV, 30, DIM)
+    leaves = torch.rand(2, KV, 30) < 0.5
+    leaves[0, 1] = leaves[1] = False
+    query, output, lse = torch.randn(2, HEADS, 5, DIM), torch.randn(2, HEADS, 5, DIM), torch.randn(2, HEADS, 5)
+    group = HEADS // KV
+    fused = memory.read(memory.write(None, Evicted(key, value, leaves)), query, output, lse).output_BQnd
+    assert torch.equal(fused[0, group : 2 * group], output[0, group : 2 * group]) and torch.equal(fused[1], output[1])
+    assert not torch.equal(fused[0, :group], output[0, :group])
+    fused.square().sum().backward()
+    gradients = {name: parameter.grad for name, parameter in memory.named_parameters() if parameter.grad is not None}
+    assert gradients and all(gradient.isfinite().all() for gradient in gradients.values())

@@ -4,7 +4,7 @@ A base method evicts from a context, at a ratio drawn for the step, and some tok
 text is read twice, the context is the first reading and the tokens are a piece of the second; else they are a window's
 last ones.
 
-    L = || o_full - o_fused ||^2 / || o_full - o_kept ||^2
+    L = || o_full - o_fused ||^2 / max( || o_full - o_kept ||^2, 1e-4 || o_full ||^2 )
 
 The paper's MSE, divided by its value without memory (no gradient through it): layers of any scale weigh the same, and
 1 - L is the share of the eviction error that the memory removes.
@@ -36,6 +36,9 @@ from indexmem.models.attention import LayerTap, output_weight
 from indexmem.models.geometry import Geometry
 from indexmem.models.rereading import Reread
 
+# Squared error, as a share of the output's square, below which evictions cost nothing: heads that share a budget keep
+# almost all of what they attend to in some windows, which would weigh without limit.
+SLIGHT = 1e-4
 CONTEXT_SHARE = 0.75  # of a window shorter than four times distill.query_tokens
 
 
@@ -164,7 +167,8 @@ def _loss(memory: LatentMemory, scene: Scene) -> Tensor:
             missing = missing.transpose(1, 2).flatten(2) @ weight_DV.T
             left = left.transpose(1, 2).flatten(2) @ weight_DV.T - readout.residual_BnD
         per_window = tuple(range(1, left.dim()))
-        return (left.square().sum(per_window) / missing.square().sum(per_window).clamp(min=1e-12)).sum()
+        whole = scene.full_BQnd.square().sum((1, 2, 3)) * SLIGHT
+        return (left.square().sum(per_window) / missing.square().sum(per_window).maximum(whole)).sum()
 
 
 def _base_method(

@@ -145,7 +145,9 @@ class PositiveMemory(MapMemory):
         if self.shape.fusion != "joint":
             return self.fuse(readout_BHnd, address, output_BQnd)
         offset_BHn = torch.einsum("bhnp,hp->bhn", address, self.mass_offset_Hp) + self.mass_bias_H[:, None]
-        memory_lse_BHn = mass_BHn.log() + offset_BHn
+        # A head that lost no token has no mass, whose logarithm has no gradient.
+        holds_BH1 = state.tensors["z"].sum(-1, keepdim=True) > 0
+        memory_lse_BHn = torch.where(holds_BH1, torch.where(holds_BH1, mass_BHn, 1.0).log(), -torch.inf) + offset_BHn
         new = query_BQnd.shape[2]
         by_query_head = lambda x: x.unflatten(2, (self.group, new)).flatten(1, 2)  # noqa: E731
         fused = fuse_by_mass(output_BQnd.float(), lse_BQn, by_query_head(readout_BHnd), by_query_head(memory_lse_BHn))

@@ -85,13 +85,15 @@ class SlotMemory(LatentMemory):
         grouped_BHgnd = query.unflatten(1, (self.kv_heads, self.group))
         logit_BHgnS = torch.einsum("bhgnd,bhsd->bhgns", grouped_BHgnd, key_BHSd) * self.scaling
         weight_Hg11 = self.dispersion_Q.view(self.kv_heads, self.group, 1, 1)
-        log_mass_BHS = slots["mass"].log()  # an unused slot has mass 0 and answers nothing
+        # An unused slot has mass 0 and answers nothing. A head that lost no token would have only those: what it says
+        # is finite here, for the gradient's sake, and counts for nothing below.
+        holds_BH1 = slots["mass"].sum(-1, keepdim=True) > 0
+        log_mass_BHS = torch.where(holds_BH1, slots["mass"], 1.0).log()
         logit_BHgnS = logit_BHgnS + log_mass_BHS[:, :, None, None] + weight_Hg11 * slots["dispersion"][:, :, None, None]
         offset_BQn = torch.einsum("bqnd,qd->bqn", query_BQnd.float(), self.offset_Qd) + self.offset_bias_Q[:, None]
-        # A state without any mass has only -inf logits: their softmax is not a number, and weighs nothing.
-        memory_lse_BQn = logit_BHgnS.logsumexp(-1).flatten(1, 2) + offset_BQn
-        share_BHgnS = torch.where(log_mass_BHS[:, :, None, None].isfinite(), logit_BHgnS.softmax(-1), 0.0)
-        memory_BQnd = torch.einsum("bhgns,bhsd->bhgnd", share_BHgnS.nan_to_num(0.0), value_BHSd).flatten(1, 2)
+        lse_BHgn = torch.where(holds_BH1[..., None], logit_BHgnS.logsumexp(-1), -torch.inf)
+        memory_lse_BQn = lse_BHgn.flatten(1, 2) + offset_BQn
+        memory_BQnd = torch.einsum("bhgns,bhsd->bhgnd", logit_BHgnS.softmax(-1), value_BHSd).flatten(1, 2)
         fused = fuse_by_mass(output_BQnd.float(), lse_BQn, memory_BQnd, memory_lse_BQn)
         return Readout(fused.to(output_BQnd.dtype))
 
