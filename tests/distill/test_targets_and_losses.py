@@ -19,7 +19,7 @@ CASES = list(itertools.product(["logits", "logprobs"], ["max", "mean"], [1, 2]))
 def test_target_equals_the_dense_reference(source, heads, rows, block):
     torch.manual_seed(0)
     query, key = torch.randn(3, 4, 33, 8), torch.randn(3, 2, 33, 8)
-    config = TargetConfig(source=source, heads=heads)
+    config = TargetConfig(source=source, loss="kl", heads=heads)
     fast = pooled_target(query, key, torch.tensor(LENGTHS), rows=rows, scale=0.3, config=config, block=block)
     for b, length in enumerate(LENGTHS):
         slow = dense_target(query[b, :, :length], key[b, :, :length], 0.3, rows=rows, source=source, heads=heads)
@@ -29,7 +29,7 @@ def test_target_equals_the_dense_reference(source, heads, rows, block):
 
 def test_scales():
     assert target_scale(TargetConfig(), 0.125, 4096) == 0.125
-    assert target_scale(TargetConfig(scale="model"), 0.125, 4096) == pytest.approx(1 / 64)
+    assert target_scale(TargetConfig(source="logits", loss="kl", scale="model"), 0.125, 4096) == pytest.approx(1 / 64)
 
 
 @pytest.mark.parametrize("sinks", [0, 4])

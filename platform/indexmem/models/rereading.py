@@ -28,6 +28,11 @@ LEAD_IN = 8  # tokens before a chunk that tell where it starts, as in KVzip
 States = tuple[Tensor, Tensor, Tensor]  # query, key, value
 
 
+def most_read_again(length: int, request: int, chunk: int) -> int:
+    """Positions after a document of up to `length` tokens that its second reading takes at most."""
+    return request + (LEAD_IN + chunk if chunk < length else length)
+
+
 @dataclass(frozen=True)
 class Chunk:
     """Tokens `start` to before `stop` of a document, read again after `before` other tokens."""

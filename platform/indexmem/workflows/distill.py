@@ -13,6 +13,9 @@ from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import read_config
 from indexmem.live.view import LiveView
 from indexmem.models.backbone import check_packing, inspect, load_tokenizer
+from indexmem.models.geometry import Geometry
+from indexmem.models.prompt import encode
+from indexmem.models.rereading import LEAD_IN, most_read_again
 from indexmem.runtime import check_resources, cluster, wait_for_nodes
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.workflows.terminal import PROGRESS_SECONDS, say
@@ -75,8 +78,27 @@ def check_distill(experiment: Experiment) -> DistillRun:
         )
     if not config.texts:
         raise UserError("distill.texts is empty. Example: distill.texts='[king-james]'")
-    if config.packing:
-        check_packing(experiment.model, config.length)
     documents = open_corpora(config.texts)
-    WindowStream(documents, load_tokenizer(experiment.model), config.length, config.seed).check()
+    tokenizer = load_tokenizer(experiment.model)
+    again = 0
+    if experiment.target.source == "reconstruction":
+        again = _check_second_reading(experiment, geometry, len(encode(tokenizer, experiment.target.request)))
+    if config.packing or again:
+        check_packing(experiment.model, config.length, again)
+    WindowStream(documents, tokenizer, config.length, config.seed).check()
     return DistillRun.of(experiment)
+
+
+def _check_second_reading(experiment: Experiment, geometry: Geometry, request: int) -> int:
+    """Positions that it takes at most. Raises UserError where the model has fewer."""
+    length, most = experiment.distill.length, geometry.max_positions
+    again = most_read_again(length, request, experiment.target.chunk)
+    if length + again > most:
+        left, half = most - length - request - LEAD_IN, max(1, (most - request - LEAD_IN) // 2)
+        smaller = f"target.chunk={left} or less, or " if left > 0 else ""
+        raise UserError(
+            f"target.source=reconstruction reads texts twice: distill.length={length} and "
+            f"target.chunk={experiment.target.chunk} reach position {length + again}, and the model's context has "
+            f"{most} tokens. Use {smaller}distill.length={half} or less."
+        )
+    return again
