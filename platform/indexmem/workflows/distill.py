@@ -91,14 +91,16 @@ def check_distill(experiment: Experiment) -> DistillRun:
 
 def _check_second_reading(experiment: Experiment, geometry: Geometry, request: int) -> int:
     """Positions that it takes at most. Raises UserError where the model has fewer."""
-    length, most = experiment.distill.length, geometry.max_positions
-    again = most_read_again(length, request, experiment.target.chunk)
+    length, chunk, most = experiment.distill.length, experiment.target.chunk, geometry.max_positions
+    again = most_read_again(length, request, chunk)
     if length + again > most:
-        left, half = most - length - request - LEAD_IN, max(1, (most - request - LEAD_IN) // 2)
-        smaller = f"target.chunk={left} or less, or " if left > 0 else ""
+        smaller_chunk, smaller_length = most - length - request - LEAD_IN, most - chunk - request - LEAD_IN
+        if smaller_length <= chunk:  # then a text is a single chunk
+            smaller_length = max(1, min(chunk, (most - request) // 2))
+        or_chunk = f", or target.chunk={smaller_chunk} or less" if smaller_chunk > 0 else ""
         raise UserError(
-            f"target.source=reconstruction reads texts twice: distill.length={length} and "
-            f"target.chunk={experiment.target.chunk} reach position {length + again}, and the model's context has "
-            f"{most} tokens. Use {smaller}distill.length={half} or less."
+            f"target.source=reconstruction reads texts twice: distill.length={length} and target.chunk={chunk} reach "
+            f"{length + again} positions, and the model's context has {most} tokens. "
+            f"Use distill.length={smaller_length} or less{or_chunk}."
         )
     return again
