@@ -140,7 +140,7 @@ def test_it_learns_to_rank_windows_it_has_not_seen(tmp_path):
                 "batch_size": 2,
                 "schedule": schedule,
                 "checkpoint_every": 1000,
-            }
+            },
         },
         "test",
     )

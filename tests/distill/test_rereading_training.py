@@ -19,7 +19,7 @@ FAMILIES = ["llama", "qwen3", "gemma3_text"]
 SPEC = validate(
     {
         "target": {"request": REQUEST, "chunk": CHUNK},
-        "memory": {"features": "positive", "dim": 16, "bases": ["indexer", "knorm"]},  # slots follow what they have seen
+        "memory": {"features": "positive", "dim": 16, "bases": ["indexer", "knorm"]},  # not slots: they follow batches
         "distill": {"modules": ["indexer", "memory"], "query_tokens": ASKED},
     },
     "test",
@@ -36,7 +36,7 @@ def module_for(family):
 def losses_of(module, numbers, step=3):
     documents = [DOCUMENTS[number] for number in numbers]
     lengths = torch.tensor([len(document) for document in documents])
-    row = torch.tensor([sum(documents, [])])
+    row = torch.tensor([[token for document in documents for token in document]])
     return module(row, lengths, StepContext(step, seed=0), packed=True)
 
 
@@ -94,7 +94,7 @@ def eager_outputs(family, ids):
 def read_twice(family, request):
     taps, backbone = [], tiny_backbone(family)
     readings = Readings.of(torch.tensor(LENGTHS), len(request), CHUNK)
-    row = readings.row(torch.tensor([sum(DOCUMENTS, [])]), request)
+    row = readings.row(torch.tensor([[token for document in DOCUMENTS for token in document]]), request)
     with torch.no_grad(), tapping(backbone.model, taps.append, readings=readings) as kwargs:
         backbone.model.get_decoder()(row, use_cache=False, **kwargs)
     return taps

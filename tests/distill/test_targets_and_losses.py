@@ -75,7 +75,7 @@ SLOW = {
 @pytest.mark.parametrize("sinks", [0, 4])
 @pytest.mark.parametrize(("name", "loss"), [("bce", importance_bce), ("mse", importance_mse)])
 def test_losses_of_single_scores_and_their_gradients_equal_a_loop(name, loss, sinks):
-    """With a row that is all padding, a row of sinks alone, weights of nothing, and one that rounding made more than 1."""
+    """With a row of padding, one of sinks alone, weights of nothing, and one that rounding made more than 1."""
     assert LOSSES[name] is loss
     torch.manual_seed(1)
     lengths = (33, 12, 3, 0)

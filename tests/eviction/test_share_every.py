@@ -108,7 +108,7 @@ def test_bytes_count_owners_only(scope, rows, share_every, owners, terms, number
     method = method_of(stack, tmp_path / "c")
     done = prefill(backbone, random_ids(40), {"m": method}, sinks=4)
     row = method.compress(done.context, done.rankings_HL["m"], done.context.tokens * (1 - 0.5))
-    assert row.indexer_bytes == owners * 20 * rows * numbers * 4  # owners x kept tokens x rows x (dim, token term) x fp32
+    assert row.indexer_bytes == owners * 20 * rows * numbers * 4  # kept tokens x (dim, token term) x fp32
 
 
 def test_each_layer_teaches_its_groups_owner_and_no_other(spec):

@@ -42,7 +42,7 @@ def groups(across, scores_NHL, kept):
     """Scores [X, L] and kept sets of the heads that share a budget."""
     if across == "layer":
         return list(zip(scores_NHL, kept, strict=True))
-    return [(scores_NHL.flatten(0, 1), sum(kept, []))]
+    return [(scores_NHL.flatten(0, 1), [sets for layer in kept for sets in layer])]
 
 
 def budget(heads, tokens, target):
@@ -125,7 +125,7 @@ def test_rounding_of_a_ratio_loses_no_pair():
 
 
 SCORERS = {
-    **dict.fromkeys(("keydiff", "knorm", "expected_attention", "kvzap", "indexer", "locret", "random"), {}),
+    **{name: {} for name in ("keydiff", "knorm", "expected_attention", "kvzap", "indexer", "locret", "random")},
     "snapkv": {"window_size": 8},
     "lagkv": {"lag_size": 16, "cross_scoring": True},  # else it gives all heads the same scores in another order
 }
@@ -219,5 +219,5 @@ def test_mistakes_are_named(params, message, context, tmp_path):
 
 def test_a_base_that_shares_is_refused(context, tmp_path):
     base = {"name": "snapkv", "params": {"share": "layer"}}
-    with pytest.raises(UserError, match="base .* decides more than scores"):
+    with pytest.raises(UserError, match=r"base .* decides more than scores"):
         build("running_mean", context, tmp_path, base=base)
