@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from indexmem.config.load import load, validate
+from indexmem.config.load import load, validate, with_overrides
 from indexmem.errors import UserError
 from indexmem.workflows.distill import check_distill
 
-PRESETS = Path(__file__).parents[2] / "sweeps" / "presets"
+REPOSITORY = Path(__file__).parents[2]
+PRESETS = REPOSITORY / "sweeps" / "presets"
 OURS = {"scope": "kv_head", "pair_term": True, "token_term": 128, "share": "model", "floor": 0.1}
 
 
@@ -31,6 +32,14 @@ def test_the_default_preset_is_what_a_spec_without_settings_means():
     # None: as trained, which is for all heads here.
     assert spec.indexer.model_dump(exclude={"share"}) == plain.indexer.model_dump(exclude={"share"})
     assert plain.indexer.share is None and plain.target.calibrated
+
+
+def test_the_documented_overrides_mean_the_paper_s_settings():
+    page = (REPOSITORY / "docs" / "method.md").read_text(encoding="utf-8")
+    overrides = page.split("**The paper as printed**")[1].split("\n\n")[1].split()
+    printed, preset = with_overrides(validate({}, "test"), overrides), load(PRESETS / "paper.yaml")
+    assert printed.indexer == preset.indexer.model_copy(update={"share": None})
+    assert printed.target == preset.target.model_copy(update={"scale": "model"})
 
 
 @pytest.mark.model
