@@ -66,6 +66,53 @@ MISTAKES = {
     "empty haystack": ("eval", ["grid.haystack={folder}/empty"], "empty"),
     "prompt longer than the context": ("eval", ["grid.length=4096"], "model's context of 1024 tokens"),
     "text longer than the context": ("distill", ["distill.length=4096"], "model's context of 1024 tokens"),
+    "a second reading beyond the context": (
+        "distill",
+        ["distill.length=600", "target.chunk=500"],
+        "reach 1108 positions, and the model's context has 1024 tokens. Use distill.length=516 or less, or "
+        "target.chunk=416 or less.",
+    ),
+    "a second reading of one chunk beyond the context": (
+        "distill",
+        ["distill.length=600"],
+        "reach 1200 positions, and the model's context has 1024 tokens. Use distill.length=512 or less",
+    ),
+    "probabilities of logits": (
+        "distill",
+        ["target.source=logits"],
+        "use loss=kl, or source=logprobs or reconstruction",
+    ),
+    "a scale of its own for a second reading": ("distill", ["target.scale=model"], "use scale=head"),
+    "a request without a second reading": (
+        "distill",
+        ["target.source=logprobs", "target.request=Again", "target.chunk=64"],
+        "chunk, request has no effect without source=reconstruction",
+    ),
+    "an indexer that scores nothing": (
+        "distill",
+        ["indexer.pair_term=false", "indexer.token_term=0"],
+        "use pair_term=true, or token_term=128",
+    ),
+    "nothing to share out": (
+        "distill",
+        ["indexer.scope=layer", "indexer.share=model"],
+        "Use scope=kv_head, or share=head",
+    ),
+    "a shared budget for a method that decides": (
+        "eval",
+        ["grid.methods=[{{name: adakv, params: {{share: model}}}}]"],
+        "share=model: the method decides by itself what each head keeps. Leave `share` out",
+    ),
+    "a shared budget of heads with one ranking": (
+        "eval",
+        ["grid.methods=[{{name: tova, params: {{share: layer}}}}]"],
+        "Leave `share` out, or use a method that scores heads apart, such as 'snapkv'",
+    ),
+    "a floor of nothing": (
+        "eval",
+        ["grid.methods=[{{name: snapkv, params: {{floor: 0.5}}}}]"],
+        "give share: model or share: layer with it",
+    ),
     "prompt too short for a method": (
         "eval",
         ["grid.methods=[{{name: snapkv, params: {{window_size: 400}}}}]"],

@@ -1,7 +1,7 @@
 """Variants of the indexer, one change at a time: trained side by side, then compared on the same samples. Without Ray.
 
-    python tests/bench/indexer_study.py sweeps/indexer/smollm2.yaml --root FOLDER --variants default kl mse --seeds 0 1 2
-    python tests/bench/indexer_study.py sweeps/indexer/smollm2.yaml --root FOLDER --no-train --variants default --floors 0 0.2
+    python tests/bench/indexer_study.py sweeps/indexer/smollm2.yaml --root FOLDER --variants default kl --seeds 0 1 2
+    python tests/bench/indexer_study.py sweeps/indexer/smollm2.yaml --root FOLDER --variants default --floors 0 0.2
 
 Each training and each part of the evaluation is a process of its own (distill_without_ray.py, grid_without_ray.py) on
 one of the GPUs, several at once. What is finished is not done again. Modules are found as FOLDER/modules/VARIANT-SEED,

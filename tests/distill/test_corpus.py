@@ -14,7 +14,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexmem.config.load import load, validate
+from indexmem.config.load import load, validate, with_overrides
+from indexmem.config.modules import Across
 from indexmem.config.schema import DistillConfig
 from indexmem.config.spec import content_hash
 from indexmem.config.text import BUILT_IN, TextConfig
@@ -183,10 +184,19 @@ def test_a_data_set_of_the_hub_is_copied_once_whatever_its_weight():
 @pytest.mark.model
 def test_runs_keep_the_names_that_they_had():
     """Known ids: finished trainings are found by them, and grids that use them."""
-    spec = validate({"distill": {"texts": ["essays-heldout"], "length": 64}}, "test")
+    distilling = {"distill": {"texts": ["essays-heldout"], "length": 64}}
+    as_before = {"indexer": {"token_term": 0}, "target": {"source": "logprobs", "loss": "kl"}}
+    spec = validate(as_before | distilling, "test")
     assert DistillRun.of(spec).id == "14e0fdd107f3ee9c"
-    packed = validate({"distill": {"texts": ["essays-heldout"], "length": 64, "packing": True}}, "test")
-    assert DistillRun.of(packed).id != DistillRun.of(spec).id
+    for same in (["indexer.share=head"], ["indexer.floor=0.3"], ["indexer.share=head", "indexer.floor=0.3"]):
+        assert DistillRun.of(with_overrides(spec, same)).id == "14e0fdd107f3ee9c", same
+    changes = (
+        *(["distill.packing=true"], ["indexer.token_term=8"], ["target.loss=mse"], ["target.source=reconstruction"]),
+        *(["indexer.share=layer"], ["indexer.share=model"], ["indexer.share=model", "indexer.floor=0.3"]),
+        ["indexer.pair_term=false", "indexer.token_term=8"],
+    )
+    ids = {DistillRun.of(with_overrides(spec, change)).id for change in changes}
+    assert len(ids - {"14e0fdd107f3ee9c"}) == len(changes)
 
 
 def test_the_recipes_of_the_training_page_are_valid():
@@ -195,3 +205,13 @@ def test_the_recipes_of_the_training_page_are_valid():
     assert len(recipes) == 3
     for recipe in recipes:
         assert all(text.weight for text in validate(yaml.safe_load(recipe), "recipe").distill.texts)
+
+
+@pytest.mark.model
+def test_a_run_is_named_by_what_share_means():
+    spec = validate({"distill": {"texts": ["essays-heldout"], "length": 64}}, "test")  # calibrated: all heads share
+    named = {share: DistillRun.of(with_overrides(spec, [f"indexer.share={share}"])).id for share in Across.__args__}
+    assert DistillRun.of(spec).id == named["model"]
+    assert len(set(named.values())) == 3
+    layer = with_overrides(spec, ["indexer.scope=layer"])  # one row per layer: none can
+    assert DistillRun.of(layer).id == DistillRun.of(with_overrides(layer, ["indexer.share=head"])).id

@@ -31,7 +31,7 @@ def test_a_training_window_loses_what_the_base_evicts(base):
     context = LENGTH - QUERIES
     uneven = set()
     for tap in taps:
-        scene = trained.scene(tap, RATIO)
+        scene = trained.scene(tap, context, QUERIES, RATIO)
         scores = method.score(tap.prefix(context))
         for leaves_HC, scores_HC in zip(scene.leaves_BHC, scores):
             kept = method.choose_layer(method.rank(scores_HC, 4), context, context * (1 - RATIO), tap.layer, 3)

@@ -131,6 +131,7 @@ def test_it_learns_to_rank_windows_it_has_not_seen(tmp_path):
     schedule = {"warmup": 5, "stable": 120, "decay": 75, "peak_lr": 0.005, "final_lr": 0.0005}
     spec = validate(
         {
+            "target": {"source": "logprobs"},  # texts are read once, as `agreement` does
             "distill": {
                 "modules": ["locret"],
                 "locret_hidden": 128,  # 1,024 is wide for a model of width 48
@@ -139,7 +140,7 @@ def test_it_learns_to_rank_windows_it_has_not_seen(tmp_path):
                 "batch_size": 2,
                 "schedule": schedule,
                 "checkpoint_every": 1000,
-            }
+            },
         },
         "test",
     )

@@ -49,7 +49,8 @@ def test_every_design_learns(tmp_path, name):
     losses = [row["loss_memory-indexer"] for row in rows]
     assert all(row["grad_norm_memory-indexer"] > 0 for row in rows)
     if DESIGNS[name]["features"] == "slots":  # good from the first step on: a clustering needs no training
-        assert max(losses) < 0.5, "1 is no memory at all"
+        # 1 is no memory at all; the piece that asks is another at each step, and some look for what is gone.
+        assert max(losses) < 0.7 and sum(losses) / len(losses) < 0.3
     else:
         assert sum(losses[-10:]) < sum(losses[:10])
     loaded = MemoryStack.load(tmp_path / "run" / "step-00000060", "indexer")

@@ -1,4 +1,4 @@
-"""The second reading against transformers' own eager attention on [document; request; chunk], one sequence at a time."""
+"""The second reading against transformers' own eager attention on [document; request; chunk], one text at a time."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def read_twice(family, lengths, request, chunk, visit):
     backbone = tiny_backbone(family)
     documents = [random_ids(length, seed=number) for number, length in enumerate(lengths)]
     readings = Readings.of(torch.tensor(lengths), len(request), chunk)
-    row = readings.row(torch.tensor([sum(documents, [])]), request)
+    row = readings.row(torch.tensor([[token for document in documents for token in document]]), request)
     with torch.no_grad(), tapping(backbone.model, visit, readings=readings) as kwargs:
         output = backbone.model.get_decoder()(row, use_cache=False, **kwargs).last_hidden_state
     return documents, readings, output

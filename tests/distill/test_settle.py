@@ -6,6 +6,7 @@ import weakref
 import pytest
 import torch
 from tiny_models import tiny_config
+from tiny_tokenizers import tiny_tokenizer
 from transformers import AutoModelForCausalLM
 
 from indexmem.config.load import validate
@@ -43,9 +44,9 @@ def test_a_step_has_the_gradients_of_one_backward_pass(monkeypatch, share_every)
     torch.manual_seed(0)
     config = tiny_config("llama")
     model = AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION_NAME).eval().requires_grad_(False)
-    backbone = Backbone(model, None, Geometry.of(config), "tiny")
+    backbone = Backbone(model, tiny_tokenizer(), Geometry.of(config), "tiny")
     spec = validate({"indexer": {"share_every": share_every}}, "test")
-    module = DistillModule(backbone, make_trainees(spec, backbone.geometry))
+    module = DistillModule(backbone, make_trainees(spec, backbone.geometry), spec.target)
     ids, lengths = torch.randint(0, config.vocab_size, (2, 40)), torch.tensor([40, 23])
     weight_ML = torch.rand(1, backbone.geometry.layers)
 

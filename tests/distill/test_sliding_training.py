@@ -5,7 +5,7 @@ import torch
 from tiny_models import FULL_LAYERS, SLIDING_FAMILIES, random_ids, tiny_backbone, tiny_model
 from tiny_tokenizers import TEXT
 
-from indexmem.config.load import validate
+from indexmem.config.load import validate, with_overrides
 from indexmem.distill.history import History
 from indexmem.distill.loop import LocalContext, distill
 from indexmem.distill.module import DistillModule
@@ -51,7 +51,7 @@ def test_losses_and_gradients_of_the_layers_with_full_attention(spec, family, mo
 
         monkeypatch.setattr(trainee, "layer_loss", layer_loss)
     ids = torch.tensor([random_ids(90), random_ids(70, seed=1) + [0] * 20])
-    losses = DistillModule(backbone, trainees)(ids, torch.tensor([90, 70]), STEP)
+    losses = DistillModule(backbone, trainees, spec.target)(ids, torch.tensor([90, 70]), STEP)
     assert losses.shape == (3, 3)
     assert set(seen) == set(enumerate(FULL_LAYERS))
     losses.sum().backward()
@@ -63,13 +63,14 @@ def test_losses_and_gradients_of_the_layers_with_full_attention(spec, family, mo
 def test_the_target_is_the_attention_of_the_layer_with_full_attention(spec, monkeypatch):
     """Rows of the model's own attention weights, from transformers' eager attention."""
     backbone, targets = tiny_backbone("gemma3_text"), []
+    spec = with_overrides(spec, ["target.source=logprobs", "target.loss=kl"])
     trainee = make_trainees(spec, backbone.geometry)[0]
 
     def keep_target(target_BGT, *args):
         targets.append(target_BGT)
         return torch.zeros(1, requires_grad=True)
 
-    monkeypatch.setattr("indexmem.distill.trainees.indexer.importance_kl", keep_target)
+    monkeypatch.setattr("indexmem.distill.trainees.indexer.LOSSES", {"kl": keep_target})
     ids = torch.tensor([random_ids(90)])
     DistillModule(backbone, [trainee])(ids, torch.tensor([90]), STEP)
     with torch.no_grad():
@@ -82,6 +83,7 @@ def test_the_target_is_the_attention_of_the_layer_with_full_attention(spec, monk
 
 def test_training_learns_and_its_checkpoint_fits_the_model(spec, tmp_path):
     backbone, history = tiny_backbone("gemma3_text"), History(tmp_path / "history")
+    spec = with_overrides(spec, ["target.loss=kl"])  # bce also counts the entropy of its targets
     distill(spec, LocalContext(tmp_path / "run"), history, backbone)
     losses = [row["loss"] for row in history.read()]
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])

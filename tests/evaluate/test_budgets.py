@@ -36,6 +36,7 @@ from indexmem.models.geometry import Geometry
 
 LENGTH = 150
 TOKEN = 3 * 2 * 2 * 16 * 4  # bytes of a token: three layers, K and V, two heads, head_dim 16, fp32
+KEYS = 2 * 2 * (4 + 1) * 4  # bytes of its indexer keys: two indexers, two heads, dim 4 and a token term, fp32
 METHODS = ("indexer", "indexmem", "snapkv", "pyramidkv", "adakv", "knorm", "xkv")
 
 
@@ -84,7 +85,7 @@ def test_a_budget_in_bytes_makes_methods_equal_in_all_that_they_hold(checkpoint,
     rows, errors = prepared("llama", checkpoint, f"{size} B")
     assert not errors
     for name, row in rows.items():
-        per_token = TOKEN + (2 * 2 * 4 * 4 if name in ("indexer", "indexmem") else 0)  # two indexers' keys
+        per_token = TOKEN + (KEYS if name in ("indexer", "indexmem") else 0)
         slack = per_token if name == "pyramidkv" else 0  # which rounds to the nearest token in each layer
         step = row.representation_step or per_token
         assert size - step < held(row) <= size + slack, name
@@ -138,7 +139,7 @@ def test_bytes_below_what_a_method_holds_in_any_case_are_a_failed_row_that_names
     rows, errors = prepared("llama", checkpoint, "4 KiB", ("indexer", "indexmem"))
     assert rows.keys() == {"indexer"}
     method = make_method(MethodConfig(name="indexmem"), MethodContext(tiny_backbone().geometry, checkpoint=checkpoint))
-    least = method.state_bytes + TOKEN + 64
+    least = method.state_bytes + TOKEN + KEYS
     assert f"smallest budget here is '{Budget('bytes', least)}'" in str(errors["indexmem"])
     rows, errors = prepared("llama", checkpoint, f"{least} B", ("indexmem",))
     assert held(rows["indexmem"]) == least

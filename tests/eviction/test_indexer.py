@@ -1,5 +1,7 @@
 """The streaming indexer against the dense fp64 reference: values, argmax, gradients."""
 
+import json
+
 import pytest
 import torch
 from tiny_models import tiny_config
@@ -7,19 +9,25 @@ from transformers import LlamaConfig
 
 from indexmem.config.modules import IndexerConfig
 from indexmem.errors import UserError
-from indexmem.eviction.checkpoint import check_geometry, save_modules, weights_hash
+from indexmem.eviction.checkpoint import check_geometry, read_config, save_modules, weights_hash
 from indexmem.eviction.indexer import Indexer, IndexerShape, IndexerStack
+from indexmem.eviction.methods.learned import trained_share
 from indexmem.eviction.reference import dense_importance
 from indexmem.eviction.streaming import causal_max
 from indexmem.models.geometry import Geometry
+from indexmem.models.shipped import MODULES, checkpoint_folder
 
 HIDDEN, QUERY_HEADS, HEAD_DIM = 24, 4, 6
 LENGTHS = (37, 20, 1)
+TERMS = {"pair": {}, "token": {"pair_term": False, "token_term": 7}, "both": {"token_term": 7}}
 
 
-def make(scope: str, activation: str = "relu", dtype=torch.float64) -> tuple[Indexer, torch.Tensor, torch.Tensor]:
+def make(
+    scope: str, activation: str = "relu", dtype=torch.float64, terms: str = "both"
+) -> tuple[Indexer, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
-    shape = IndexerShape(scope, heads=3, dim=5, activation=activation, rows=2 if scope == "kv_head" else 1)
+    rows = 2 if scope == "kv_head" else 1
+    shape = IndexerShape(scope, heads=3, dim=5, activation=activation, rows=rows, **TERMS[terms])
     indexer = Indexer(shape, HIDDEN, QUERY_HEADS * HEAD_DIM).to(dtype)
     hidden = torch.randn(len(LENGTHS), max(LENGTHS), HIDDEN, dtype=dtype)
     query = torch.randn(len(LENGTHS), QUERY_HEADS, max(LENGTHS), HEAD_DIM, dtype=dtype)
@@ -28,9 +36,12 @@ def make(scope: str, activation: str = "relu", dtype=torch.float64) -> tuple[Ind
 
 @pytest.mark.parametrize("block", [1, 7, 16, 64])
 @pytest.mark.parametrize("scope", ["layer", "kv_head"])
-@pytest.mark.parametrize("activation", ["relu", "softplus", "identity"])
-def test_values_and_gradients_equal_the_dense_reference(scope, activation, block):
-    indexer, hidden, query = make(scope, activation)
+@pytest.mark.parametrize(
+    ("activation", "terms"),
+    [("relu", "pair"), ("softplus", "pair"), ("identity", "pair"), ("relu", "both"), ("relu", "token")],
+)
+def test_values_and_gradients_equal_the_dense_reference(scope, activation, terms, block):
+    indexer, hidden, query = make(scope, activation, terms=terms)
     lengths = torch.tensor(LENGTHS)
     weights = torch.randn(len(LENGTHS), indexer.shape.rows, max(LENGTHS), dtype=torch.float64)
 
@@ -50,16 +61,18 @@ def test_values_and_gradients_equal_the_dense_reference(scope, activation, block
         torch.testing.assert_close(fast_gradient, slow_gradient, atol=1e-9, rtol=1e-9)
 
 
-def test_inference_gives_the_same_values_without_autograd():
-    indexer, hidden, query = make("kv_head")
+@pytest.mark.parametrize("terms", TERMS)
+def test_inference_gives_the_same_values_without_autograd(terms):
+    indexer, hidden, query = make("kv_head", terms=terms)
     lengths = torch.tensor(LENGTHS)
     with torch.no_grad():
         without = indexer(hidden, query, lengths)
     torch.testing.assert_close(without, indexer(hidden, query, lengths).detach(), atol=1e-12, rtol=0)
 
 
-def test_padding_content_plays_no_part():
-    indexer, hidden, query = make("kv_head")
+@pytest.mark.parametrize("terms", TERMS)
+def test_padding_content_plays_no_part(terms):
+    indexer, hidden, query = make("kv_head", terms=terms)
     lengths = torch.tensor(LENGTHS)
     before = indexer(hidden, query, lengths)
     for b, length in enumerate(LENGTHS):
@@ -90,21 +103,75 @@ def test_parameter_count_of_the_paper():
     )
     geometry = Geometry.of(config)
     with torch.device("meta"):
-        indexers = IndexerStack(IndexerShape.of(IndexerConfig(scope="layer"), geometry), geometry)
+        indexers = IndexerStack(IndexerShape.of(IndexerConfig(scope="layer", token_term=0), geometry), geometry)
     assert indexers.parameter_count == 19_922_944
     assert sum(p.numel() for p in indexers[0].parameters()) == 622_592
 
 
-def test_checkpoint_round_trip_and_foreign_geometry(tmp_path):
+def test_parameter_counts_of_the_terms():
+    """Llama-3.1-8B, a score row for each of 8 KV heads: the token term is 4096 x 128 + 128 and 128 x 8 + 8."""
+    config = LlamaConfig(
+        hidden_size=4096, num_hidden_layers=1, num_attention_heads=32, num_key_value_heads=8, vocab_size=128256
+    )
+    geometry = Geometry.of(config)
+
+    def count(**settings):
+        with torch.device("meta"):
+            return IndexerStack(IndexerShape.of(IndexerConfig(**settings), geometry), geometry).parameter_count
+
+    pairs = 4096 * 8 * 8 * 16 + 4096 * 16 + 4096 * 8 * 8
+    assert count(token_term=0) == pairs
+    assert count(pair_term=False) == 524_416 + 1_032
+    assert count() == pairs + 524_416 + 1_032
+
+
+def test_a_checkpoint_of_before_there_were_terms_scores_the_same_bit_for_bit(tmp_path):
     geometry = Geometry.of(tiny_config("llama"))
-    indexers = IndexerStack(IndexerShape.of(IndexerConfig(), geometry), geometry)
+    torch.manual_seed(0)
+    indexers = IndexerStack(IndexerShape.of(IndexerConfig(token_term=0), geometry), geometry)
+    path = save_modules({"indexer": indexers}, tmp_path / "old") / "config.json"
+    config = json.loads(path.read_text())
+    shape = config["modules"]["indexer"]["shape"]
+    assert (shape.pop("pair_term"), shape.pop("token_term")) == (True, 0)
+    path.write_text(json.dumps(config))
+    loaded = IndexerStack.load(tmp_path / "old")
+    assert loaded.shape == indexers.shape
+    hidden, query, lengths = torch.randn(2, 20, 48), torch.randn(2, 4, 20, 16), torch.tensor([20, 9])
+    for ours, theirs in zip(loaded, indexers, strict=True):
+        # As it was: the best pair, nothing added.
+        features = theirs.features(hidden, query)
+        best, _ = causal_max(lambda a, b, i=theirs, f=features: i.score_rows(f, a, b), lengths, 2)
+        with torch.no_grad():
+            scores = ours(hidden, query, lengths)
+        for row, length in enumerate(lengths):
+            assert torch.equal(scores[row, :, :length], best[row, :, :length])
+    trained = {"indexer": {"scope": "kv_head"}, "target": {"source": "logprobs"}}  # what such a checkpoint says
+    assert trained_share(trained, rows=2) == "head"
+
+
+def test_shipped_modules_are_of_pairs_alone():
+    folder = checkpoint_folder(MODULES)
+    config = read_config(folder)
+    indexers = IndexerStack.load(folder)
+    assert "token_term" not in config["modules"]["indexer"]["shape"]
+    assert (indexers.shape.pair_term, indexers.shape.token_term) == (True, 0)
+    assert indexers.parameter_count == config["modules"]["indexer"]["parameters"]
+    assert trained_share(config["trained"], indexers.shape.rows) == "head"
+
+
+@pytest.mark.parametrize("terms", TERMS)
+def test_checkpoint_round_trip_and_foreign_geometry(tmp_path, terms):
+    geometry = Geometry.of(tiny_config("llama"))
+    indexers = IndexerStack(IndexerShape.of(IndexerConfig(**({"token_term": 0} | TERMS[terms])), geometry), geometry)
     save_modules({"indexer": indexers}, tmp_path / "a", {"step": 3})
     loaded = IndexerStack.load(tmp_path / "a")
+    assert loaded.shape == indexers.shape
+    assert loaded.state_dict().keys() == indexers.state_dict().keys()
     for name, tensor in indexers.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor)
     first = weights_hash(tmp_path / "a", "indexer")
     with torch.no_grad():
-        indexers[0].gate.weight[0, 0] += 1
+        next(indexers.parameters()).view(-1)[0] += 1
     save_modules({"indexer": indexers}, tmp_path / "b", {"step": 3})
     assert weights_hash(tmp_path / "b", "indexer") != first
     other = Geometry.of(tiny_config("llama", num_hidden_layers=5, head_dim=8))

@@ -1,5 +1,6 @@
 """docs/methods.md and `indexmem methods` name every registered method and say of it what its code does."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,8 @@ def test_the_table_is_complete_and_in_order():
 def test_the_table_says_what_the_code_does(tmp_path):
     backbone, rows = tiny_backbone(), documented()
     methods = every_method(backbone.geometry, tmp_path)
-    methods["duo_attention"].sink_size, methods["duo_attention"].recent_size = 4, 16  # windows smaller than the context
+    duo = methods["duo_attention"]
+    duo.sharing = replace(duo.sharing, sink_size=4, recent_size=16)  # windows smaller than the context
     done = prefill(backbone, random_ids(LENGTH), methods, sinks=4)
     assert not done.errors
     for name, method in methods.items():

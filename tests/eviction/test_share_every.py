@@ -8,14 +8,14 @@ from tiny_models import random_ids, tiny_backbone, tiny_config
 from tiny_tokenizers import TEXT
 from transformers import LlamaConfig
 
-from indexmem.config.load import validate
+from indexmem.config.load import validate, with_overrides
 from indexmem.config.modules import IndexerConfig
 from indexmem.config.schema import MethodConfig
 from indexmem.distill.history import History
 from indexmem.distill.loop import LocalContext, distill
-from indexmem.distill.losses import importance_kl
+from indexmem.distill.losses import importance_bce
 from indexmem.distill.module import DistillModule
-from indexmem.distill.targets import pooled_target
+from indexmem.distill.targets import reconstruction_target
 from indexmem.distill.trainees.base import StepContext
 from indexmem.distill.trainees.indexer import IndexerTrainee
 from indexmem.engine.prefill import prefill
@@ -26,6 +26,7 @@ from indexmem.eviction.methods.registry import make_method
 from indexmem.eviction.policy import rank
 from indexmem.models.attention import tapping
 from indexmem.models.geometry import Geometry
+from indexmem.models.rereading import Readings
 
 
 def stack_for(geometry: Geometry, share_every: int, **settings) -> IndexerStack:
@@ -69,7 +70,7 @@ def test_parameter_count_of_the_paper_with_four_layers_to_an_indexer():
         hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, vocab_size=128256
     )
     with torch.device("meta"):
-        stack = stack_for(Geometry.of(config), 4, scope="layer")
+        stack = stack_for(Geometry.of(config), 4, scope="layer", token_term=0)
     assert (len(stack), stack.parameter_count) == (8, 4_980_736)
 
 
@@ -99,13 +100,15 @@ def test_a_group_ranks_by_its_owners_scores(scope, tmp_path):
 
 @pytest.mark.parametrize(("scope", "rows"), [("layer", 1), ("kv_head", 2)])
 @pytest.mark.parametrize(("share_every", "owners"), [(1, 3), (2, 2), (3, 1)])
-def test_bytes_count_owners_only(scope, rows, share_every, owners, tmp_path):
+@pytest.mark.parametrize(("terms", "numbers"), [("pair", 5), ("token", 1), ("both", 6)])
+def test_bytes_count_owners_only(scope, rows, share_every, owners, terms, numbers, tmp_path):
     backbone = tiny_backbone()
-    stack = stack_for(backbone.geometry, share_every, scope=scope, dim=5)
+    settings = {"pair_term": terms != "token", "token_term": 0 if terms == "pair" else 8}
+    stack = stack_for(backbone.geometry, share_every, scope=scope, dim=5, **settings)
     method = method_of(stack, tmp_path / "c")
     done = prefill(backbone, random_ids(40), {"m": method}, sinks=4)
     row = method.compress(done.context, done.rankings_HL["m"], done.context.tokens * (1 - 0.5))
-    assert row.indexer_bytes == owners * 20 * rows * 5 * 4  # owners x kept tokens x rows x dim x fp32
+    assert row.indexer_bytes == owners * 20 * rows * numbers * 4  # kept tokens x (dim, token term) x fp32
 
 
 def test_each_layer_teaches_its_groups_owner_and_no_other(spec):
@@ -113,16 +116,17 @@ def test_each_layer_teaches_its_groups_owner_and_no_other(spec):
     torch.manual_seed(2)
     trainee = IndexerTrainee(spec, backbone.geometry)
     ids, lengths = torch.tensor([random_ids(48), random_ids(48, seed=1)]), torch.tensor([48, 31])
-    losses = DistillModule(backbone, [trainee])(ids, lengths, StepContext(0, 0))[0]
+    losses = DistillModule(backbone, [trainee], spec.target)(ids, lengths, StepContext(0, 0))[0]
 
-    taps = []
-    with torch.no_grad(), tapping(backbone.model, taps.append) as kwargs:
-        backbone.model.get_decoder()(ids, use_cache=False, **kwargs)
+    taps, readings = [], Readings.of(lengths, 0, spec.target.chunk)
+    row = readings.row(readings.first.join(ids), ())
+    with torch.no_grad(), tapping(backbone.model, taps.append, readings=readings) as kwargs:
+        backbone.model.get_decoder()(row, use_cache=False, **kwargs)
     for layer, owner in ((0, 0), (1, 0), (2, 1)):
         importance = trainee.indexers[owner](taps[2 * owner].hidden_BLD, taps[2 * owner].query_pre_BQLd, lengths)
         tap = taps[layer]
-        target = pooled_target(tap.query_BQLd, tap.key_BHLd, lengths, rows=2, scale=tap.scaling, config=spec.target)
-        expected = importance_kl(target, importance, lengths, spec.target.sinks).mean()
+        target = reconstruction_target(tap.again, tap.key_BHLd, rows=2, scale=tap.scaling)
+        expected = importance_bce(target, importance, lengths, spec.target.sinks).mean()
         torch.testing.assert_close(losses[layer], expected)
 
         weights = list(trainee.named_parameters())
@@ -137,6 +141,7 @@ def test_each_layer_teaches_its_groups_owner_and_no_other(spec):
 
 def test_training_learns_and_its_checkpoint_keeps_the_sharing(spec, tmp_path):
     history = History(tmp_path / "history", span=10)
+    spec = with_overrides(spec, ["target.loss=kl"])  # bce also counts the entropy of its targets
     distill(spec, LocalContext(tmp_path / "run"), history, tiny_backbone())
     losses = [row["loss"] for row in history.read()]
     assert len(losses) == 60

@@ -1,7 +1,7 @@
 """What DDP wraps: the trainees, and the frozen backbone that teaches them.
 
-One frozen forward pass, over a text read once or twice; in each layer the tap computes each trainee's loss from what attention sees. Losses are local:
-nothing is back-propagated through the backbone.
+One frozen forward pass, over a text read once or twice; in each layer the tap computes each trainee's loss from what
+attention sees. Losses are local: nothing is back-propagated through the backbone.
 """
 
 from __future__ import annotations

@@ -6,22 +6,32 @@ new one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import content_hash, run_root
 from indexmem.distill.corpus import open_corpus
 from indexmem.eviction.checkpoint import CONFIG
+from indexmem.eviction.methods.learned import trained_share
 from indexmem.files import copy_folder
-from indexmem.models.backbone import fingerprint
+from indexmem.models.backbone import fingerprint, inspect
 
 # Settings that change how fast or how safely training runs, not what it computes.
 OPERATIONAL = {
     *("use_gpu", "min_workers", "checkpoint_every", "keep_checkpoints", "checkpoint_storage", "max_failures"),
 }
-# Settings that came later: at these values a run keeps the name that it had without them.
-LATER = {"packing": False, "score_products": "float32", "locret_hidden": 1024}
+# Settings that came later, by section: at these values a run keeps the name that it had without them.
+LATER: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "indexer": {"pair_term": True, "token_term": 0, "share": "head", "floor": None},
+        "target": {"loss": "kl", "request": "", "chunk": 2048},
+        "distill": {"packing": False, "score_products": "float32", "locret_hidden": 1024},
+    }
+)
 STREAM_VERSION = 2  # of distill/data.py; raise when the same texts give other micro-batches
 
 
@@ -33,13 +43,15 @@ class DistillRun:
     @classmethod
     def of(cls, experiment: Experiment) -> DistillRun:
         """Raises UserError when model or texts cannot be found."""
-        shaping = experiment.distill.model_dump(mode="json", exclude=OPERATIONAL)
-        identity = {
-            "model": fingerprint(experiment.model),
-            "indexer": experiment.indexer.model_dump(mode="json", exclude={"checkpoint"}),
+        sections = {
+            "indexer": _indexer(experiment),
             "memory": experiment.memory.model_dump(mode="json"),
             "target": experiment.target.model_dump(mode="json"),
-            "distill": {key: value for key, value in shaping.items() if key not in LATER or value != LATER[key]},
+            "distill": experiment.distill.model_dump(mode="json", exclude=OPERATIONAL),
+        }
+        identity = {
+            "model": fingerprint(experiment.model),
+            **{section: _as_ever(settings, LATER.get(section, {})) for section, settings in sections.items()},
             "stream": STREAM_VERSION,
             "texts": [open_corpus(text).fingerprint for text in experiment.distill.texts],
         }
@@ -62,3 +74,16 @@ class DistillRun:
     def finish(self, checkpoint: Path, leave_out: tuple[str, ...] = ()) -> None:
         """Publish a checkpoint as the run's result, atomically."""
         copy_folder(checkpoint, self.final, leave_out)
+
+
+def _indexer(experiment: Experiment) -> dict[str, Any]:
+    """The section with what `share` means here, and without a floor where no heads share."""
+    settings = experiment.indexer.model_dump(mode="json", exclude={"checkpoint"})
+    rows = inspect(experiment.model).kv_heads if experiment.indexer.scope == "kv_head" else 1
+    sections = {"indexer": settings, "target": experiment.target.model_dump(mode="json")}
+    settings["share"] = trained_share(sections, rows)
+    return settings if settings["share"] != "head" else settings | {"floor": None}
+
+
+def _as_ever(settings: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in later or value != later[name]}

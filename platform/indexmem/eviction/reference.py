@@ -33,8 +33,21 @@ def dense_scores(indexer: Indexer, hidden_LD: Tensor, query_pre_QLd: Tensor) -> 
 
 
 def dense_importance(indexer: Indexer, hidden_LD: Tensor, query_pre_QLd: Tensor) -> Tensor:
-    """imp [G, L] = max over queries, through autograd's own max."""
-    return dense_scores(indexer, hidden_LD, query_pre_QLd).max(dim=1).values
+    """imp [G, L] = max over queries, through autograd's own max, and what the token alone says."""
+    importance_GL = torch.zeros(indexer.shape.rows, hidden_LD.shape[0], dtype=torch.float64)
+    if indexer.shape.pair_term:
+        importance_GL = importance_GL + dense_scores(indexer, hidden_LD, query_pre_QLd).max(dim=1).values
+    if indexer.shape.token_term:
+        importance_GL = importance_GL + dense_token_term(indexer, hidden_LD)
+    return importance_GL
+
+
+def dense_token_term(indexer: Indexer, hidden_LD: Tensor) -> Tensor:
+    """W_2 silu(W_1 x + b_1) + b_2 [G, L]."""
+    weights = {name: weight.double() for name, weight in indexer.token.named_parameters()}
+    inner_Lw = hidden_LD.double() @ weights["0.weight"].T + weights["0.bias"]
+    outer_LG = inner_Lw / (1 + (-inner_Lw).exp()) @ weights["2.weight"].T + weights["2.bias"]
+    return outer_LG.T
 
 
 def dense_target(query_QLd: Tensor, key_HLd: Tensor, scale: float, *, rows: int, source: str, heads: str) -> Tensor:

@@ -79,20 +79,28 @@ def inspect(config: ModelConfig) -> Geometry:
     return Geometry.of(_read_config(config))
 
 
-def check_packing(config: ModelConfig, length: int) -> None:
-    """Raise UserError for a model whose positions in one document would depend on the others of a row.
+def check_packing(config: ModelConfig, length: int, again: int = 0) -> None:
+    """Raise UserError for a model whose positions in one document would depend on what else is in its row.
 
-    With longrope the rotary tables of a whole call are those of long texts as soon as one document is longer than the
-    model was first trained for (Phi3).
+    That is other documents and, where texts are read twice, the `again` tokens of a second reading. With longrope the
+    rotary tables of a whole call are those of long texts as soon as one position is beyond what the model was first
+    trained for (Phi3).
     """
     text_config = _read_config(config).get_text_config()
     rope = getattr(text_config, "rope_parameters", None) or {}
     longest = rope.get("original_max_position_embeddings")
-    if rope.get("rope_type") == "longrope" and longest is not None and length > longest:
+    if rope.get("rope_type") != "longrope" or longest is None or length + again <= longest:
+        return
+    if again:
         raise UserError(
-            f"distill.packing: documents of more than {longest} tokens would change the positions of all others in "
-            f"their row ('{config.id}' has longrope). Use distill.length={longest} or less, or distill.packing=false."
+            f"target.source=reconstruction: the second reading of {length} tokens ends at position {length + again}, "
+            f"and more than {longest} would change all positions of a row ('{config.id}' has longrope). "
+            "Use a smaller distill.length or target.chunk, or target.source=logprobs."
         )
+    raise UserError(
+        f"distill.packing: documents of more than {longest} tokens would change the positions of all others in "
+        f"their row ('{config.id}' has longrope). Use distill.length={longest} or less, or distill.packing=false."
+    )
 
 
 def _read_config(config: ModelConfig) -> PretrainedConfig:

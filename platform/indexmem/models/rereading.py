@@ -3,8 +3,8 @@
 The row [1, N] holds each document once, then each again chunk by chunk, as KVzip replays a context: a chunk follows the
 whole of its document and sees that and itself, no other chunk. Before it stand a request, if there is one, and, but for
 a document's first chunk, the few tokens that lead up to it. Attention over a document is one call for all its chunks
-and attention of a chunk to itself another; by their log-sum-exp they are one softmax. Nothing is L x L in memory, and no
-layer waits for a cache of all layers.
+and attention of a chunk to itself another; by their log-sum-exp they are one softmax. Nothing is L x L in memory, and
+no layer waits for a cache of all layers.
 
 Shapes: D documents of up to L tokens, R chunks with up to W tokens read, Q query heads, H KV heads, d head_dim, T keys.
 """
@@ -26,6 +26,11 @@ from indexmem.models.window import window_mask
 LEAD_IN = 8  # tokens before a chunk that tell where it starts, as in KVzip
 
 States = tuple[Tensor, Tensor, Tensor]  # query, key, value
+
+
+def most_read_again(length: int, request: int, chunk: int) -> int:
+    """Positions after a document of up to `length` tokens that its second reading takes at most."""
+    return request + (LEAD_IN + chunk if chunk < length else length)
 
 
 @dataclass(frozen=True)

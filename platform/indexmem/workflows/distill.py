@@ -12,6 +12,9 @@ from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import read_config
 from indexmem.live.view import LiveView
 from indexmem.models.backbone import check_packing, inspect, load_tokenizer
+from indexmem.models.geometry import Geometry
+from indexmem.models.prompt import encode
+from indexmem.models.rereading import LEAD_IN, most_read_again
 from indexmem.runtime import check_resources, cluster, wait_for_nodes
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.workflows.terminal import PROGRESS_SECONDS, say
@@ -74,7 +77,28 @@ def check_distill(experiment: Experiment) -> DistillRun:
         )
     if not config.texts:
         raise UserError("distill.texts is empty. Example: distill.texts='[king-james]'")
-    if config.packing:
-        check_packing(experiment.model, config.length)
-    WindowStream.of(config, load_tokenizer(experiment.model)).check()
+    tokenizer = load_tokenizer(experiment.model)
+    again = 0
+    if experiment.target.source == "reconstruction":
+        again = _check_second_reading(experiment, geometry, len(encode(tokenizer, experiment.target.request)))
+    if config.packing or again:
+        check_packing(experiment.model, config.length, again)
+    WindowStream.of(config, tokenizer).check()
     return DistillRun.of(experiment)
+
+
+def _check_second_reading(experiment: Experiment, geometry: Geometry, request: int) -> int:
+    """Positions that it takes at most. Raises UserError where the model has fewer."""
+    length, chunk, most = experiment.distill.length, experiment.target.chunk, geometry.max_positions
+    again = most_read_again(length, request, chunk)
+    if length + again > most:
+        smaller_chunk, smaller_length = most - length - request - LEAD_IN, most - chunk - request - LEAD_IN
+        if smaller_length <= chunk:  # then a text is a single chunk
+            smaller_length = max(1, min(chunk, (most - request) // 2))
+        or_chunk = f", or target.chunk={smaller_chunk} or less" if smaller_chunk > 0 else ""
+        raise UserError(
+            f"target.source=reconstruction reads texts twice: distill.length={length} and target.chunk={chunk} reach "
+            f"{length + again} positions, and the model's context has {most} tokens. "
+            f"Use distill.length={smaller_length} or less{or_chunk}."
+        )
+    return again

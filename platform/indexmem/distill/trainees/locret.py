@@ -53,10 +53,10 @@ class LocretTrainee(Trainee):
         return self.heads
 
     def layer_loss(self, tap: LayerTap, lengths_B: Tensor, step: StepContext) -> Tensor:
-        sizes = {"rows": self.heads.geometry.kv_heads, "scale": tap.scaling}
+        rows, scale = self.heads.geometry.kv_heads, tap.scaling
         if tap.again is not None:
-            target_BHT = reconstruction_target(tap.again, tap.key_BHLd, normalised=False, **sizes)
+            target_BHT = reconstruction_target(tap.again, tap.key_BHLd, rows=rows, scale=scale, normalised=False)
         else:
-            target_BHT = pooled_target(tap.query_BQLd, tap.key_BHLd, lengths_B, config=TARGET, **sizes)
+            target_BHT = pooled_target(tap.query_BQLd, tap.key_BHLd, lengths_B, rows=rows, scale=scale, config=TARGET)
         with torch.enable_grad():
             return retention_loss(self.heads.predict(tap), target_BHT, lengths_B, SMOOTHING)

@@ -131,19 +131,15 @@ def _with_piece(
     asked = min(asked, chunk.stop - chunk.start)
     end = chunk.before + asked + int(inside * (chunk.stop - chunk.start - asked))
     index = torch.tensor(rows, device=tap.key_BHLd.device)
-    joined = {
-        name: torch.cat((getattr(tap, name), states[index, :, :end]), dim=2)
-        for name, states in (
-            ("query_BQLd", again.query_RQWd),
-            ("key_BHLd", again.key_RHWd),
-            ("value_BHLd", again.value_RHWd),
-        )
-    }
-    tables = {
-        name: torch.cat((getattr(tap, name).expand(len(rows), -1, -1), table[index, :end]), dim=1)
-        for name, table in (("cos_BLr", again.cos_RWr), ("sin_BLr", again.sin_RWr))
-    }
-    return replace(tap, **joined, **tables), tap.key_BHLd.shape[2], asked
+    joined = replace(
+        tap,
+        query_BQLd=torch.cat((tap.query_BQLd, again.query_RQWd[index, :, :end]), dim=2),
+        key_BHLd=torch.cat((tap.key_BHLd, again.key_RHWd[index, :, :end]), dim=2),
+        value_BHLd=torch.cat((tap.value_BHLd, again.value_RHWd[index, :, :end]), dim=2),
+        cos_BLr=torch.cat((tap.cos_BLr.expand(len(rows), -1, -1), again.cos_RWr[index, :end]), dim=1),
+        sin_BLr=torch.cat((tap.sin_BLr.expand(len(rows), -1, -1), again.sin_RWr[index, :end]), dim=1),
+    )
+    return joined, tap.key_BHLd.shape[2], asked
 
 
 def _loss(memory: LatentMemory, scene: Scene) -> Tensor:

@@ -57,7 +57,7 @@ class DuoAttention(EvictionMethod):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise UserError(f"{name}={value!r} must be a number of tokens, 1 or more. Example: {name}: 128")
-        self.sharing = HeadsInTurn("model", 0.0, self.sink_size, self.recent_size)
+        self.sharing = HeadsInTurn("model", sink_size=self.sink_size, recent_size=self.recent_size)
 
     def score(self, tap: LayerTap) -> Tensor:
         """The same for all tokens of a head."""

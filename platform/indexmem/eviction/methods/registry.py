@@ -72,8 +72,8 @@ def _over_base(scores: str, kind: type[Any], config: type[Params]) -> Entry:
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
         check_params(params, tuple(config.model_fields))
         settings = config.of(params)
-        scorer = make_method(settings.base, replace(context, share="head"))  # its scores alone are asked for
-        return kind(scorer, settings)  # type: ignore[attr-defined]
+        base: MethodConfig = settings.base  # type: ignore[attr-defined]
+        return kind(make_method(base, replace(context, share="head")), settings)  # its scores alone are asked for
 
     return Entry(scores, kind, build)
 

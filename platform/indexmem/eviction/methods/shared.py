@@ -38,8 +38,9 @@ def share(method: EvictionMethod, config: SharingConfig | None) -> EvictionMetho
     """The method with this sharing, if any is asked for. Raises UserError where heads have nothing to share out."""
     if config is None:
         return method
-    if config.share != "head":
-        if isinstance(method, FullCache) or decides(type(method)):
+    rule_of_its_own = type(method.sharing) is not Sharing
+    if config.share != "head" or rule_of_its_own:
+        if isinstance(method, FullCache) or decides(type(method)) or rule_of_its_own:
             raise UserError(
                 f"share={config.share}: the method decides by itself what each head keeps. Leave `share` out"
             )
