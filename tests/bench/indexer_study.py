@@ -129,7 +129,8 @@ def in_parallel(commands: Mapping[str, Sequence[str]], arguments: argparse.Names
     waiting, running, done = list(commands.items()), {}, {}
     root = arguments.root.absolute()
     began = time.monotonic()
-    (root / "logs").mkdir(parents=True, exist_ok=True)
+    logs = root / "logs" / str(os.getpid())  # several studies may use one root
+    logs.mkdir(parents=True, exist_ok=True)
     while waiting or running:
         while waiting and slots:
             name, command = waiting.pop(0)
@@ -137,14 +138,14 @@ def in_parallel(commands: Mapping[str, Sequence[str]], arguments: argparse.Names
             env = os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu), "OMP_NUM_THREADS": "1"}
             script, spec, *rest = command
             command = [sys.executable, script, str(Path(spec).absolute()), f"run.root={root / 'runs'}", *rest]
-            with (root / "logs" / name).open("w") as log, (root / "logs" / f"{name}.errors").open("w") as errors:
+            with (logs / name).open("w") as log, (logs / f"{name}.errors").open("w") as errors:
                 running[name] = gpu, subprocess.Popen(command, cwd=root, env=env, stdout=log, stderr=errors)
         for name, (gpu, process) in list(running.items()):
             if process.poll() is not None:
                 del running[name]
                 slots.append(gpu)
                 if process.returncode == 0:
-                    done[name] = (root / "logs" / name).read_text()
+                    done[name] = (logs / name).read_text()
                     print(
                         f"{time.monotonic() - began:5.0f} s  {name}: {done[name].strip().splitlines()[-1]}", flush=True
                     )
