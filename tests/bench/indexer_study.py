@@ -150,7 +150,7 @@ def in_parallel(commands: Mapping[str, Sequence[str]], arguments: argparse.Names
                         f"{time.monotonic() - began:5.0f} s  {name}: {done[name].strip().splitlines()[-1]}", flush=True
                     )
                 else:
-                    print(f"{name} failed: {(root / 'logs' / f'{name}.errors').read_text()[-1500:]}", flush=True)
+                    print(f"{name} failed: {(logs / f'{name}.errors').read_text()[-1500:]}", flush=True)
         time.sleep(0.2)
     return done
 
