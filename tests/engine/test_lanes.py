@@ -136,12 +136,14 @@ def test_repacking_keeps_what_is_chosen(lengths):
     def newest_half(row, layer, key_HTd, value_HTd):
         seen[row] = key_HTd
         tokens = key_HTd.shape[1]
-        return torch.arange(tokens // 2, tokens).expand(2, -1)
+        return torch.arange(tokens // 2, tokens).expand(2, -1), [tokens - tokens // 2] * 2
 
     cache.repack(newest_half)
     for row, length in enumerate(lengths):
         assert torch.equal(seen[row], torch.cat((rows[row].keys_HLd[0][:, :length], new[row]), 1))
     again: dict[int, torch.Tensor] = {}
-    cache.repack(lambda row, layer, k, v: again.update({row: k}) or torch.arange(k.shape[1]).expand(2, -1))
+    cache.repack(
+        lambda row, layer, k, v: again.update({row: k}) or (torch.arange(k.shape[1]).expand(2, -1), [k.shape[1]] * 2)
+    )
     for row, length in enumerate(lengths):
         assert torch.equal(again[row], seen[row][:, (length + 2) // 2 :])

@@ -31,7 +31,7 @@ NAMES = (*DECODING, "indexer+memory", "snapkv+memory")
 
 def checkpoint_of(geometry, folder, *, share_every=1, scope="kv_head", rotary="post") -> str:
     torch.manual_seed(1)
-    config = IndexerConfig(share_every=share_every, scope=scope, heads=2, dim=4)
+    config = IndexerConfig(share_every=share_every, scope=scope, heads=2, dim=4, token_term=0)
     modules = {"indexer": IndexerStack(IndexerShape.of(config, geometry), geometry)}
     for base in ("indexer", "snapkv"):
         shape = MemoryShape.of(MemoryConfig(dim=6, rotary=rotary), geometry)
@@ -210,9 +210,9 @@ def test_kept_tokens_equal_a_slow_reference(scope, share_every, tmp_path, monkey
         observe(self, tap)
 
     def noting(self, remaining):
-        before = [layer.clone() for layer in self._position_HT[0]]
+        before = [layer.position_HT.clone() for layer in self._held[0]]
         compress(self, remaining)
-        compressions.append((len(steps), before, [layer.clone() for layer in self._position_HT[0]]))
+        compressions.append((len(steps), before, [layer.position_HT.clone() for layer in self._held[0]]))
 
     monkeypatch.setattr(Recompression, "_observe", watching)
     monkeypatch.setattr(Recompression, "compress", noting)
@@ -303,7 +303,7 @@ def test_sinks_and_the_most_recent_tokens_stay(checkpoint, monkeypatch, no_end):
 
     def noting(self, remaining):
         compress(self, remaining)
-        kept.append([[layer.clone() for layer in row] for row in self._position_HT])
+        kept.append([[layer.position_HT.clone() for layer in row] for row in self._held])
 
     monkeypatch.setattr(Recompression, "compress", noting)
     methods = {name: method_named(name, checkpoint) for name in ("knorm", "indexer", "snapkv")}

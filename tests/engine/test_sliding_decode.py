@@ -122,20 +122,20 @@ def test_text_equals_the_reference_when_the_cache_is_compressed_while_decoding(m
     cache = method.compress(done.context, [ranking[:, :48] for ranking in done.rankings_HL["m"]], length * 0.6)
     total = length + len(question) + limit
     gone = [gone_after_prefill(kept_HK, length, total) for kept_HK in cache.kept_HK]
-    real = Recompression._choose
+    real = Recompression._keep
 
-    def choose(self, scorers, row, layer, key_HTd, value_HTd):
-        index_HK = real(self, scorers, row, layer, key_HTd, value_HTd)
+    def keep(self, members, chosen, row, layer, key_HTd, value_HTd):
+        index_HK, lengths_H = real(self, members, chosen, row, layer, key_HTd, value_HTd)
         now = self._next_position[row] + key_HTd.shape[1] - held[layer]
         held[layer] = index_HK.shape[1]
         dropped_HT = gone[layer] > total
         dropped_HT[:, now:] = False
-        dropped_HT.scatter_(1, self._position_HT[row][layer], False)
+        dropped_HT.scatter_(1, self._held[row][layer].position_HT, False)
         gone[layer][dropped_HT] = now
-        return index_HK
+        return index_HK, lengths_H
 
     held = [kept_HK.shape[1] for kept_HK in cache.kept_HK]
-    monkeypatch.setattr(Recompression, "_choose", choose)
+    monkeypatch.setattr(Recompression, "_keep", keep)
     (answer,) = decode(
         tiny_backbone(family), [DecodeRow(cache, length, question, limit, Compression(method, config))], PLENTY
     )

@@ -43,6 +43,21 @@ def test_blocks_of_queries_give_what_one_block_gives(block):
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_heads_may_keep_different_numbers():
+    """Positions of L are padding: no query sees them, whatever lies there."""
+    query, key, value, kept = case(length=300, kept=140, group=2)
+    kept[1, 9:] = 300
+    key[1, 9:] = value[1, 9:] = 50.0
+    short = expected(query[2:], key[1:, :9], value[1:, :9], kept[1:, :9], 0.3)
+    for attend in (attend_in_query_blocks, attend_by_block_mask):
+        out = attend(query, key, value, kept, 0.3).double()
+        torch.testing.assert_close(out[:, 2:], short, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            out[:, :2], expected(query[:2], key[:1], value[:1], kept[:1], 0.3), atol=1e-5, rtol=1e-5
+        )
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize(("length", "kept", "group"), [(300, 140, 3), (256, 128, 1), (200, 200, 2), (130, 1, 2)])
 def test_flex_attention_gives_the_same(length, kept, group):
     inputs = case(length, kept, group=group)

@@ -18,18 +18,34 @@ from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.methods.learned import IndexerScores
 from indexmem.eviction.policy import kept_count
 from indexmem.eviction.reference import dense_attention, dense_importance
+from indexmem.eviction.sharing import EVEN, Sharing
 
 LENGTH, SINKS = 70, 3
 
 
-def scores_for(family, share_every=1, scope="kv_head") -> IndexerScores:
+def scores_for(family, share_every=1, scope="kv_head", sharing=EVEN) -> IndexerScores:
     torch.manual_seed(2)
     geometry = tiny_backbone(family).geometry
-    shape = IndexerShape.of(IndexerConfig(share_every=share_every, scope=scope, heads=2, dim=4), geometry)
-    return IndexerScores(IndexerStack(shape, geometry).requires_grad_(False))
+    config = IndexerConfig(share_every=share_every, scope=scope, heads=2, dim=4, token_term=0)
+    shape = IndexerShape.of(config, geometry)
+    return IndexerScores(IndexerStack(shape, geometry).requires_grad_(False), sharing)
 
 
-def with_mask(family, ids, method, count):
+def best_of_each(importance, count):
+    return [head.argsort(descending=True, stable=True)[:count].sort().values for head in importance]
+
+
+def best_of_both(importance, count):
+    """The best pairs of a layer, half of an even split for each head in any case."""
+    heads, tokens = importance.shape
+    order = [head.argsort(descending=True, stable=True).tolist() for head in importance]
+    sure = {(t, h) for h in range(heads) for t in order[h][: count // 2]}
+    pairs = sorted(((t, h) for h in range(heads) for t in range(tokens)), key=lambda x: (-importance[x[1], x[0]], *x))
+    kept = [*sure, *(pair for pair in pairs if pair not in sure)][: heads * count]
+    return [torch.tensor(sorted(t for t, g in kept if g == h)) for h in range(heads)]
+
+
+def with_mask(family, ids, method, count, best=best_of_each):
     """The definition: transformers' own layers in fp64, each attending with a mask that hides what is not kept."""
     model = copy.deepcopy(tiny_model(family, "eager")).double()
     decoder, geometry = model.get_decoder(), tiny_backbone(family).geometry
@@ -54,7 +70,7 @@ def with_mask(family, ids, method, count):
         if indexer is not None:
             importance = dense_importance(indexer, x[0], seen["query"][0]).expand(geometry.kv_heads, -1).clone()
             importance[:, :SINKS] = float("inf")
-            kept = importance.argsort(dim=-1, descending=True, stable=True)[:, :count].sort(-1).values
+            kept = best(importance, count)
         layer.self_attn(x, position_embeddings=tables, attention_mask=None)
         query, key, value = seen["query"][0], seen["key"][0], seen["value"][0]
         outputs = []
@@ -70,9 +86,8 @@ def with_mask(family, ids, method, count):
         hidden = hidden + layer.self_attn.o_proj(out)[None]
         hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         kept_by_layer.append(kept)
-        index = kept[..., None].expand(-1, -1, geometry.head_dim)
-        keys.append(key.gather(1, index))
-        values.append(value.gather(1, index))
+        keys.append([key[head, positions] for head, positions in enumerate(kept)])
+        values.append([value[head, positions] for head, positions in enumerate(kept)])
     return kept_by_layer, keys, values
 
 
@@ -82,13 +97,36 @@ def test_equals_layers_run_by_hand_with_a_mask(family, scope, share_every, ratio
     ids, method, count = random_ids(LENGTH), scores_for(family, share_every, scope), kept_count(LENGTH, ratio)
     row = sparse_prefill(tiny_backbone(family), ids, method, count, SINKS).cache
     kept, keys, values = with_mask(family, ids, method, count)
-    assert [layer.tolist() for layer in row.kept_HK] == [layer.tolist() for layer in kept]
+    assert [layer.tolist() for layer in row.kept_HK] == [[head.tolist() for head in layer] for layer in kept]
     for ours, expected in zip([*row.keys_HLd, *row.values_HLd], [*keys, *values]):
-        assert ours.shape == expected.shape == (2, count, 16)
-        torch.testing.assert_close(ours.double(), expected, atol=2e-4, rtol=1e-3)
+        assert ours.shape == (2, count, 16)
+        torch.testing.assert_close(ours.double(), torch.stack(expected), atol=2e-4, rtol=1e-3)
     plain = prefill(tiny_backbone(family), ids, {"indexer": scores_for(family, share_every, scope)}, SINKS)
     index = row.kept_HK[-1][..., None].expand(-1, -1, 16)
     assert not torch.allclose(plain.context.keys_HLd[-1].gather(1, index), row.keys_HLd[-1], atol=1e-2)
+
+
+@pytest.mark.parametrize("family", FULL_FAMILIES)
+@pytest.mark.parametrize("share_every", [1, 2])
+def test_heads_of_a_layer_share_its_budget(family, share_every):
+    ids, count = random_ids(LENGTH), 24
+    method = scores_for(family, share_every, sharing=Sharing("layer", 0.5))
+    row = sparse_prefill(tiny_backbone(family), ids, method, count, SINKS).cache
+    kept, keys, values = with_mask(family, ids, method, count, best_of_both)
+    for layer in range(3):
+        lengths = row.lengths(layer)
+        assert sum(lengths) == 2 * count and min(lengths) >= count // 2
+        for head, length in enumerate(lengths):
+            assert row.kept_HK[layer][head, :length].tolist() == kept[layer][head].tolist()
+            for ours, expected in ((row.keys_HLd, keys), (row.values_HLd, values)):
+                found = ours[layer][head, :length].double()
+                torch.testing.assert_close(found, expected[layer][head], atol=2e-4, rtol=1e-3)
+    assert len({tuple(row.lengths(layer)) for layer in range(3)} - {(count, count)}) > 0, "heads differ"
+    owners = range(0, 3, share_every)
+    assert row.indexer_bytes == sum(sum(row.lengths(layer)) for layer in owners) * 4 * 4
+    config = EvictionConfig(decode_budget=24, decode_every=8, decode_window=4, sinks=SINKS)
+    decoded = DecodeRow(row, LENGTH, random_ids(5, seed=3), 30, Compression(method, config))
+    assert decode(tiny_backbone(family), [decoded], 2**30)[0].held_mean < 24 + 8
 
 
 @pytest.mark.parametrize("family", FULL_FAMILIES)

@@ -40,10 +40,10 @@ KEYS = 2 * 2 * (4 + 1) * 4  # bytes of its indexer keys: two indexers, two heads
 METHODS = ("indexer", "indexmem", "snapkv", "pyramidkv", "adakv", "knorm", "xkv")
 
 
-def checkpoint_of(geometry: Geometry, folder, share_every: int = 2, **memory) -> str:
+def checkpoint_of(geometry: Geometry, folder, share_every: int = 2, token_term: int = 0, **memory) -> str:
     """An untrained indexer (for pairs of layers) and a memory of 5 slots."""
     torch.manual_seed(0)
-    settings = IndexerConfig(heads=2, dim=4, share_every=share_every)
+    settings = IndexerConfig(heads=2, dim=4, share_every=share_every, token_term=token_term)
     indexers = IndexerStack(IndexerShape.of(settings, geometry), geometry)
     memories = MemoryStack(MemoryShape.of(MemoryConfig(**{"dim": 5} | memory), geometry), geometry)
     return str(save_modules({"indexer": indexers, "memory-indexer": memories}, folder))
@@ -62,11 +62,11 @@ def checkpoint(tmp_path_factory) -> str:
     return checkpoint_of(tiny_backbone().geometry, tmp_path_factory.mktemp("modules"))
 
 
-def prepared(family: str, checkpoint: str, budget: str | float, names=METHODS, length=LENGTH, **eviction):
+def prepared(family: str, checkpoint: str, budget: str | float, names=METHODS, length=LENGTH, share=None, **eviction):
     """method name -> its compressed context, and what failed."""
     backbone, cells = tiny_backbone(family), cells_of(Budget.parse(budget), names)
     config = EvictionConfig(**eviction)
-    context = MethodContext(backbone.geometry, checkpoint=checkpoint, extra_tokens=config.extra_tokens)
+    context = MethodContext(backbone.geometry, checkpoint=checkpoint, extra_tokens=config.extra_tokens, share=share)
     methods = {cell.method.label: make_method(cell.method, context) for cell in cells}
     done = prepare(backbone, random_ids(length), cells, methods, config)
     return {name: ready.cache for name, ready in done.ready.items()}, done.errors
@@ -163,6 +163,48 @@ def test_before_prefill_budgets_are_the_same(checkpoint):
         assert held(early["indexer"]) == held(late["indexer"])
 
 
+@pytest.mark.parametrize(("share", "share_every"), [("model", 1), ("model", 3), ("layer", 2)])
+@pytest.mark.parametrize("token_term", [0, 6])
+def test_a_budget_in_bytes_holds_exactly_where_heads_share_it(tmp_path, share, share_every, token_term):
+    folder = checkpoint_of(tiny_backbone().geometry, tmp_path, share_every, token_term)
+    rows, errors = prepared("llama", folder, "60 kB", ("indexer", "indexmem"), share=share)
+    assert not errors
+    owners = range(0, 3, share_every)
+    for name, row in rows.items():
+        assert len(set(lengths(row))) > 1, "heads differ"
+        assert row.indexer_bytes == sum(sum(row.lengths(n)) for n in owners) * (4 + (token_term > 0)) * 4
+        # Bytes are spent to within a token of one head, in each layer that has a budget of its own.
+        pair = 2 * 16 * 4 + 5 * 4
+        assert 60_000 - 3 * share_every * pair < held(row) <= 60_000, name
+    assert rows["indexmem"].memory_bytes > 0
+
+
+@pytest.mark.parametrize("share", ["layer", "model"])
+def test_what_prefill_keeps_for_a_shared_decode_budget(tmp_path, share):
+    folder = checkpoint_of(tiny_backbone().geometry, tmp_path, 1, 6)
+    settings = {"decode_budget": 20, "decode_window": 4, "extra_tokens": 8}
+    for budget, mean in ((0.25, 20), ("9 tokens", 17)):
+        rows, errors = prepared("llama", folder, budget, ("indexer",), share=share, **settings)
+        assert not errors
+        assert sum(lengths(rows["indexer"])) == 6 * mean
+        assert max(lengths(rows["indexer"])) > mean
+    rows, errors = prepared("llama", folder, 0.0, ("indexer",), share=share, decode_budget=200)
+    assert set(lengths(rows["indexer"])) == {LENGTH}
+
+
+@pytest.mark.parametrize("budget", ["30 tokens", "30 kB"])
+def test_before_prefill_heads_of_a_layer_share_a_budget(tmp_path, budget):
+    folder = checkpoint_of(tiny_backbone().geometry, tmp_path, 1, 6)
+    rows, errors = prepared("llama", folder, budget, ("indexer",), share="layer", when="before_prefill")
+    assert not errors
+    row = rows["indexer"]
+    assert len({sum(row.lengths(layer)) for layer in range(3)}) == 1 and len(set(lengths(row))) > 1
+    if budget == "30 tokens":
+        assert sum(lengths(row)) == 6 * 30
+    else:
+        assert 30_000 - 3 * 148 < held(row) <= 30_000
+
+
 @pytest.mark.parametrize("length", [90, 200])
 def test_every_method_keeps_what_is_requested(tmp_path, length):
     backbone = tiny_backbone("qwen3")
@@ -205,8 +247,8 @@ class Deaf(Random):
 class Hoarder(Random):
     """Holds more than it says."""
 
-    def indexer_bytes(self, kept_HK, element_size):
-        return 0 if kept_HK[0].shape[1] == 1 else 5000
+    def indexer_bytes(self, lengths, element_size):
+        return 0 if lengths[0][0] == 1 else 5000
 
 
 def rows_of(method: EvictionMethod, budget: str | float) -> dict:

@@ -1,13 +1,17 @@
 """Eviction settings reach the cells, or are refused with a word on what to do."""
 
+import re
+
 import pytest
 import torch
+import yaml
 from tiny_models import save_tiny_model
 
 from indexmem.benchmarks.base import Sample
+from indexmem.cli import main
 from indexmem.config.budget import Budget
 from indexmem.config.load import validate
-from indexmem.config.modules import IndexerConfig
+from indexmem.config.modules import IndexerConfig, MemoryConfig
 from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
@@ -16,11 +20,14 @@ from indexmem.evaluate.eviction_rules import check_budgets, check_eviction
 from indexmem.evaluate.grid import plan
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
+from indexmem.eviction.memory.base import MemoryShape
+from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.models.backbone import inspect
 
 
-def check(methods, **settings):
-    check_eviction(EvictionConfig(**settings), tuple(MethodConfig(name=name) for name in methods))
+def check(methods, indexer=None, **settings):
+    configs = tuple(MethodConfig.model_validate(method) for method in methods)
+    check_eviction(EvictionConfig(**settings), IndexerConfig(**(indexer or {})), configs)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +50,22 @@ def test_refused(methods, settings, words):
         check(methods, **settings)
 
 
+MODEL_WIDE = {"name": "indexer", "params": {"share": "model"}}
+
+
+@pytest.mark.parametrize(
+    ("methods", "indexer", "settings", "words"),
+    [
+        (["indexer"], {"share": "model"}, {"when": "before_prefill"}, "before later layers exist. Use .*share=layer"),
+        ([MODEL_WIDE], {}, {"when": "before_prefill"}, r"indexer\(share=model\) shares .* Use indexer.share=layer"),
+        (["indexer"], {"share": "head", "floor": 0.3}, {}, "floor=0.3 has no effect .* Use indexer.share=layer"),
+    ],
+)
+def test_sharing_that_cannot_be_is_refused(methods, indexer, settings, words):
+    with pytest.raises(UserError, match=words):
+        check(methods, indexer, **settings)
+
+
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
@@ -63,6 +86,10 @@ def test_accepted():
     check(["full", "indexer"], when="before_prefill")
     check(["indexer"], when="before_prefill", decode_budget=200)
     check(["pyramidkv", "xkv", "locret", "running_mean"])
+    own = {"name": "indexer", "params": {"share": "head"}}
+    check([own, "full"], {"share": "model"}, when="before_prefill")
+    check(["indexer"], {"share": "layer", "floor": 0.3}, when="before_prefill", decode_budget=200)
+    check([MODEL_WIDE, "indexmem", "snapkv"], {"share": "model"}, decode_budget=200)
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +151,42 @@ def test_the_plan_checks_before_anything_else():
     )
     with pytest.raises(UserError, match="no effect"):
         plan(spec)
+
+
+@pytest.mark.parametrize(
+    ("methods", "settings", "words"),
+    [
+        (
+            ["indexer"],
+            {"indexer": {"share": "model"}, "eviction": {"when": "before_prefill"}},
+            "Use indexer.share=layer",
+        ),
+        ([{"name": "tova", "params": {"share": "model"}}], {}, "same scores.*Leave `share` out"),
+        ([{"name": "streaming_llm", "params": {"share": "layer"}}], {}, "same scores.*Leave `share` out"),
+        ([{"name": "pyramidkv", "params": {"share": "layer"}}], {}, "decides by itself.*Leave `share` out"),
+        ([{"name": "knorm", "params": {"floor": 0.5}}], {}, "give share: model or share: layer"),
+        (["indexer"], {"indexer": {"share": "layer"}, "scope": "layer"}, "scope=layer.*Use indexer.share=head"),
+        (["indexmem"], {"indexer": {"share": "model"}, "grid": {"budgets": ["1 MiB"]}}, "2 layers each.*share=layer"),
+        ([{"name": "adakv"}], {"eviction": {"decode_budget": 300}}, "adakv cannot rank"),
+    ],
+)
+def test_commands_end_with_a_word_on_what_to_do(methods, settings, words, tmp_path, capsys):
+    torch.manual_seed(3)
+    model = save_tiny_model(tmp_path / "model")
+    geometry = inspect(validate({"model": {"id": str(model)}}, "test").model)
+    shape = IndexerShape.of(
+        IndexerConfig(heads=2, dim=4, share_every=2, scope=settings.pop("scope", "kv_head")), geometry
+    )
+    memories = MemoryStack(MemoryShape.of(MemoryConfig(dim=5), geometry), geometry)
+    modules = {"indexer": IndexerStack(shape, geometry), "memory-indexer": memories}
+    folder = save_modules(modules, tmp_path / "modules")
+    spec = {
+        "model": {"id": str(model)},
+        "indexer": {"checkpoint": str(folder)} | settings.get("indexer", {}),
+        "eviction": settings.get("eviction", {}),
+        "grid": {"methods": methods, "length": 256, "samples": 1} | settings.get("grid", {}),
+        "run": {"root": str(tmp_path / "runs")},
+    }
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    assert main(["eval", str(tmp_path / "spec.yaml")]) == 2
+    assert re.search(words, " ".join(capsys.readouterr().err.split()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tiny_models import random_ids, tiny_backbone
 
 from indexmem.config.budget import Budget
@@ -14,16 +15,17 @@ from indexmem.eviction.methods.registry import make_method
 SHORT = 20  # snapkv's window alone is 64
 
 
-def prepared(config: EvictionConfig):
+def prepared(config: EvictionConfig, **params):
     backbone = tiny_backbone("llama")
-    snapkv = MethodConfig(name="snapkv")
+    snapkv = MethodConfig(name="snapkv", params=params)
     cells = [Cell(f"{ratio}", snapkv, Budget.of_ratio(ratio), "b", "b", "") for ratio in (0.0, 0.5)]
     method = make_method(snapkv, MethodContext(backbone.geometry))
-    return prepare(backbone, random_ids(SHORT), cells, {"snapkv": method}, config)
+    return prepare(backbone, random_ids(SHORT), cells, {snapkv.label: method}, config)
 
 
-def test_all_of_a_short_context_is_kept_for_a_budget_that_holds_while_decoding():
-    done = prepared(EvictionConfig(decode_budget=200))
+@pytest.mark.parametrize("params", [{}, {"share": "layer"}, {"share": "model"}])
+def test_all_of_a_short_context_is_kept_for_a_budget_that_holds_while_decoding(params):
+    done = prepared(EvictionConfig(decode_budget=200), **params)
     assert done.ready.keys() == {"0.0"}
     cache = done.ready["0.0"].cache
     assert all(kept_HK.tolist() == [list(range(SHORT))] * 2 for kept_HK in cache.kept_HK)

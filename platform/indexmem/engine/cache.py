@@ -26,8 +26,9 @@ from indexmem.engine.packing import Held, pack
 from indexmem.engine.rings import WindowRings
 from indexmem.eviction.context import RowCache
 
-# (row, layer, keys [H, T, d], values [H, T, d]) of a row's tokens, without padding -> which of them stay, [H, K].
-Choose = Callable[[int, int, Tensor, Tensor], Tensor]
+# (row, layer, keys [H, T, d], values [H, T, d]) of a row's tokens -> which of them stay [H, K], and how many of each
+# head; entries beyond that mean nothing. A head that holds fewer than T tokens repeats its first one before it.
+Choose = Callable[[int, int, Tensor, Tensor], tuple[Tensor, Sequence[int]]]
 
 
 class RaggedCache(Cache):
@@ -110,23 +111,26 @@ class RaggedCache(Cache):
             output_RQnd = self.memories.read(layer, query_BQLd, output_RQnd, lse_RQn, self._rotary)
         return output_RQnd.transpose(1, 2)
 
+    def keys_of(self, row: int, layer: int) -> Tensor:
+        """Keys [H, T, d] of a row's tokens, as `repack` shows them."""
+        keys_Cd, _ = self.stored[layer]
+        return keys_Cd[self.columns[layer].present(row, self.opened)]
+
     def repack(self, choose: Choose) -> None:
         """Keep of each row and layer what `choose` says; new tokens then have the room behind that again.
 
-        Called layer by layer, rows in order. All heads of a row must hold as many tokens.
+        Called layer by layer, rows in order.
         """
-        old = list(zip(self.columns, self.stored))[::-1]
-        filled, gaps = self.opened.filled, self.opened.gap_R.tolist()
+        old, opened = list(zip(self.columns, self.stored))[::-1], self.opened
+        rows = range(len(opened.gaps))
         self._clear()
         for layer in range(len(old)):
-            columns, stored = old.pop()  # freed once its successor stands
-            keys, values = (columns.views(stored_Cd) for stored_Cd in stored)
+            columns, (keys_Cd, values_Cd) = old.pop()  # freed once its successor stands
             kept = []
-            for row, gap in enumerate(gaps):
-                number, places, column_T = columns.present(row, filled, gap)
-                key_HTd, value_HTd = keys[number][places][:, column_T], values[number][places][:, column_T]
-                index_HK = choose(row, layer, key_HTd, value_HTd)
-                kept.append(Held(key_HTd, value_HTd, index_HK, [index_HK.shape[1]] * self.heads))
+            for row in rows:
+                index_HT = columns.present(row, opened)
+                key_HTd, value_HTd = keys_Cd[index_HT], values_Cd[index_HT]
+                kept.append(Held(key_HTd, value_HTd, *choose(row, layer, key_HTd, value_HTd)))
             self._add_layer(kept)
 
     def lengths(self) -> Tensor:

@@ -4,8 +4,8 @@ All buckets of a layer lie one after another in flat storage: in each lane first
 bucket's width W, then room for new ones. So a lane's tokens are neighbours, and every place is addressed through
 tensors, so that a decode step can be captured as a CUDA graph. Layers whose lanes have the same lengths share one of
 these.
-Shapes: R rows, N lanes (by lane; lanes.py), C columns of all lanes in storage; of a bucket: N lanes by place, T columns
-each.
+Shapes: R rows, H KV heads, N lanes (by lane; lanes.py), C columns of all lanes in storage; of a bucket: N lanes by
+place, T columns each; of a row: T tokens of its longest head.
 """
 
 from __future__ import annotations
@@ -35,19 +35,28 @@ class Columns:
         self.kept_N = torch.tensor(self.length_N, device=device)
         self.room_N = layout.into_lanes(torch.tensor(starts, device=device))  # where the room of each lane begins
         self.begin_N = self.room_N - self.kept_N  # where its tokens begin
+        self._present: dict[int, Tensor] = {}  # row -> where its tokens lie while so many columns are open
+        self._filled = 0
 
     def views(self, stored_C: Tensor) -> list[Tensor]:
         """[C, ...] -> each bucket's part, [N, T, ...]."""
         parts = stored_C.split([lanes * columns for lanes, columns in self._shapes])
         return [part.unflatten(0, shape) for part, shape in zip(parts, self._shapes)]
 
-    def present(self, row: int, filled: int, gap: int) -> tuple[int, slice, Tensor]:
-        """Where a row's tokens lie if all its heads hold as many: bucket number, places, columns (ascending)."""
-        number, places = self.layout.home(row)
-        width, length = self.layout.buckets[number].width, self.length_N[row * self.layout.heads]
-        kept_K = torch.arange(width - length, width, device=self.kept_N.device)
-        new_n = torch.arange(width + gap, width + filled, device=self.kept_N.device)
-        return number, places, torch.cat((kept_K, new_n))
+    def present(self, row: int, opened: Opened) -> Tensor:
+        """Where a row's tokens lie in storage, oldest first [H, T]; a head that holds fewer repeats its first one
+        before it. Found once for all layers that share these columns."""
+        if self._filled != opened.filled:
+            self._present, self._filled = {}, opened.filled
+        if row not in self._present:
+            heads, gap = self.layout.heads, opened.gaps[row]
+            lanes = slice(row * heads, (row + 1) * heads)
+            kept = max(self.length_N[lanes])
+            token_T = torch.arange(kept + opened.filled - gap, device=self.kept_N.device)
+            kept_H1 = self.kept_N[lanes, None]
+            token_HT = (token_T - (kept - kept_H1)).clamp(min=0)  # among its head's own
+            self._present[row] = self.begin_N[lanes, None] + token_HT + gap * (token_HT >= kept_H1)
+        return self._present[row]
 
     def lengths(self, opened: Opened) -> Tensor:
         """Tokens of each lane [N]."""

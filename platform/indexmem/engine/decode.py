@@ -73,11 +73,11 @@ def _row_bytes(row: DecodeRow) -> int:
     """K and V of a row when its answer is longest; a sliding-window layer holds its window and the question."""
     question, new = len(row.question_ids), row.max_new_tokens
     room = room_for(question, new, row.policy)
-    limit = None if row.compression is None else row.compression.budget
-    tokens = 0
-    for layer in range(len(row.cache.kept_HK)):
-        for kept in row.cache.lengths(layer):
-            tokens += room + (kept if limit is None else max(kept, min(limit, kept + question + new)))
+    lengths = [length for layer in range(len(row.cache.kept_HK)) for length in row.cache.lengths(layer)]
+    heads, tokens = len(lengths), sum(lengths)
+    if row.compression is not None:  # in the mean: heads may share the budget
+        tokens = max(tokens, min(heads * row.compression.budget, tokens + heads * (question + new)))
+    tokens += heads * room
     keys_HLd = row.cache.keys_HLd[0]
     tokens += sum(keys_HLd.shape[0] * (window.size + question) for window in row.cache.windows)
     return 2 * tokens * keys_HLd.shape[-1] * keys_HLd.element_size()

@@ -90,15 +90,6 @@ class LaneLayout:
             found[-1][1].append(head)
         return found
 
-    def home(self, row: int) -> tuple[int, slice]:
-        """Number of the bucket that holds all heads of a row, and their places in its buffer."""
-        lanes = tuple(range(row * self.heads, (row + 1) * self.heads))
-        place = self.lane_N.index(lanes[0])
-        assert self.lane_N[place : place + self.heads] == lanes, "heads of one length lie side by side"
-        number = next(i for i, bucket in enumerate(self.buckets) if place < bucket.end)
-        first = place - self.buckets[number].begin
-        return number, slice(first, first + self.heads)
-
     def select(self, rows: Sequence[int]) -> tuple[LaneLayout, list[tuple[int, Tensor]]]:
         """The layout of these rows alone, and where each of its buckets comes from: (old number, places that stay).
 

@@ -20,6 +20,7 @@ class Opened:
         self.room, self.filled = room, 0
         self.count_1 = torch.zeros(1, dtype=torch.long, device=device)  # `filled` on the device
         self.gap_R = torch.zeros(rows, dtype=torch.long, device=device)
+        self._gaps: list[int] | None = None  # the same on the host, once somebody has asked
         self._stride = STRIDES[device.type]
 
     def extend(self, valid_Rn: Tensor) -> None:
@@ -27,7 +28,7 @@ class Opened:
         new = valid_Rn.shape[1]
         assert new == 1 or not self.filled, "only what comes first is padded"
         if not self.filled:
-            self.gap_R = (~valid_Rn).sum(1)
+            self.gap_R, self._gaps = (~valid_Rn).sum(1), None
         self.count_1 += new
         self.filled += new
 
@@ -41,4 +42,11 @@ class Opened:
 
     def select(self, rows: Tensor) -> None:
         """Drop all rows but these."""
-        self.gap_R = self.gap_R[rows]
+        self.gap_R, self._gaps = self.gap_R[rows], None
+
+    @property
+    def gaps(self) -> list[int]:
+        """Each row's padding."""
+        if self._gaps is None:
+            self._gaps = self.gap_R.tolist()  # waits for the device
+        return self._gaps

@@ -2,7 +2,8 @@
 
 The first compression follows the question. Sinks and the most recent tokens always stay, the row's method ranks the
 rest, and what leaves is written to the row's latent memory. So the cache of a row never holds more than B_max + tau
-tokens while answering, and B_max + question while reading the question.
+tokens while answering, and B_max + question while reading the question: per head, or in the mean over the heads that
+share a budget by the row's method.
 Shapes: R rows, H KV heads, T cached tokens, K kept tokens, d head_dim.
 """
 
@@ -20,12 +21,16 @@ from transformers import PreTrainedModel
 
 from indexmem.config.schema import EvictionConfig
 from indexmem.engine.cache import RaggedCache
-from indexmem.eviction.context import RowCache
+from indexmem.engine.positions import HeldPositions
+from indexmem.eviction.context import RowCache, lengths_of
 from indexmem.eviction.memory.base import Evicted, LatentMemory
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.decode_scorer import CachedTokens, DecodeScorer
-from indexmem.eviction.policy import keep, rank
+from indexmem.eviction.policy import Kept, keep, oldest_first, rank
+from indexmem.eviction.sharing import Scored, Sharing
 from indexmem.models.attention import LayerTap, attention_layers, output_weight, rotary_of, tapping, unrotate
+
+LARGEST = torch.finfo(torch.float32).min, torch.finfo(torch.float32).max  # of scores that compete
 
 
 @dataclass(frozen=True)
@@ -54,10 +59,28 @@ def room_for(question: int, new: int, config: EvictionConfig | None) -> int:
 
 @dataclass
 class _Group:
-    """The rows that one scorer serves."""
+    """The rows that one method ranks."""
 
     scorer: DecodeScorer
+    sharing: Sharing
     row_r: Tensor  # batch indices, ascending
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A row as its scorer knows it."""
+
+    scorer: DecodeScorer
+    sharing: Sharing
+    number: int  # among the scorer's rows
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Which of a layer's cached tokens stay, as the columns that they have now."""
+
+    kept: Kept
+    lengths_H: Sequence[int]
 
 
 class Recompression:
@@ -75,16 +98,17 @@ class Recompression:
         assert all(compression.config == self.config for compression in compressions), "one policy for a batch"
         self._budget = compressions[0].budget
         # Of each row's tokens at the last repacking, by row and layer; what came since has consecutive positions.
-        self._position_HT = [list(row.kept_HK) for row, _ in contexts]
+        self._held = [[HeldPositions.of(row, layer) for layer in range(len(row.kept_HK))] for row, _ in contexts]
         self._next_position = [tokens for _, tokens in contexts]
         members: dict[int, list[int]] = {}
         for row, compression in enumerate(compressions):
             members.setdefault(id(compression.method), []).append(row)
         self._groups = []
         for rows in members.values():
-            scorer = compressions[rows[0]].method.decode_scorer([contexts[row][0] for row in rows])
+            method = compressions[rows[0]].method
+            scorer = method.decode_scorer([contexts[row][0] for row in rows])
             assert scorer is not None, "plan() refuses methods that cannot score while decoding"
-            self._groups.append(_Group(scorer, torch.tensor(rows, device=model.device)))
+            self._groups.append(_Group(scorer, method.sharing, torch.tensor(rows, device=model.device)))
         self._scaling: dict[int, float] = {}  # layer -> the backbone's logit scale
 
     def watching(self) -> AbstractContextManager[dict[str, Any]]:
@@ -98,8 +122,10 @@ class Recompression:
         # Repacking moves columns, so it waits until something must leave or the buffers would run over.
         over_budget = bool((self.cache.lengths() > self._budget).any())
         if over_budget or self.cache.free_columns < min(remaining, self.config.decode_every):
-            self.cache.repack(partial(self._choose, self._scorers()))
-            newest_R = torch.stack([layers[0][0, -1] for layers in self._position_HT])
+            members = self._members()
+            chosen = {row: self._choose_shared(row, of) for row, of in members.items() if not of.sharing.is_even}
+            self.cache.repack(partial(self._keep, members, chosen))
+            newest_R = torch.stack([layers[0].position_HT[0, -1] for layers in self._held])
             self._next_position = [newest + 1 for newest in newest_R.tolist()]  # a GPU is waited for once
         for group in self._groups:
             group.scorer.end_compression()
@@ -107,7 +133,7 @@ class Recompression:
     def select(self, rows: Tensor) -> None:
         """Drop all rows but these."""
         numbers = rows.tolist()
-        self._position_HT = [self._position_HT[row] for row in numbers]
+        self._held = [self._held[row] for row in numbers]
         self._next_position = [self._next_position[row] for row in numbers]
         for group in self._groups:
             where = (group.row_r == rows[:, None]).nonzero()
@@ -121,38 +147,65 @@ class Recompression:
         for group in self._groups:
             group.scorer.observe(tap, group.row_r, valid_Rn)
 
-    def _scorers(self) -> dict[int, tuple[DecodeScorer, int]]:
-        """Batch row -> its scorer, and its number among the scorer's rows."""
+    def _members(self) -> dict[int, _Member]:
+        """By batch row."""
         return {
-            row: (group.scorer, number) for group in self._groups for number, row in enumerate(group.row_r.tolist())
+            row: _Member(group.scorer, group.sharing, number)
+            for group in self._groups
+            for number, row in enumerate(group.row_r.tolist())
         }
 
-    def _choose(
+    def _choose_shared(self, row: int, member: _Member) -> list[_Choice]:
+        """What each layer keeps of a row whose heads share a budget. All scores are held for it, and nothing else."""
+        scored = []
+        for layer, held_by_layer in enumerate(self._held[row]):
+            key_HTd = self.cache.keys_of(row, layer)
+            held = held_by_layer.up_to(self._next_position[row], key_HTd.shape[1])
+            scored.append(Scored(self._score(member, layer, key_HTd, held), held.position_HT, held.lengths_H))
+        always = self.config.sinks + self.config.decode_window
+        kept = member.sharing.choose_held(scored, self._budget, always)
+        lengths = lengths_of([x.positions_HK for x in kept], [x.counts_H for x in kept if x.counts_H is not None])
+        return [_Choice(*both) for both in zip(kept, lengths, strict=True)]
+
+    def _choose(self, member: _Member, layer: int, key_HTd: Tensor, held: HeldPositions) -> _Choice:
+        """What a layer keeps whose heads have budgets of their own."""
+        heads, tokens, _ = key_HTd.shape
+        if tokens <= self._budget:
+            index_HK = torch.arange(tokens, device=key_HTd.device).expand(heads, -1)
+        else:
+            index_HK = keep(rank(self._score(member, layer, key_HTd, held), 0), self._budget)
+        return _Choice(Kept(index_HK), [index_HK.shape[1]] * heads)
+
+    def _keep(
         self,
-        scorers: Mapping[int, tuple[DecodeScorer, int]],
+        members: Mapping[int, _Member],
+        chosen: Mapping[int, Sequence[_Choice]],
         row: int,
         layer: int,
         key_HTd: Tensor,
         value_HTd: Tensor,
-    ) -> Tensor:
-        """Which of a row's cached tokens stay, [H, K]; what leaves is written to the row's memory."""
-        heads, tokens, _ = key_HTd.shape
-        old_HT = self._position_HT[row][layer]
-        new_T = self._next_position[row] + torch.arange(tokens - old_HT.shape[1], device=old_HT.device)
-        position_HT = torch.cat((old_HT, new_T.expand(heads, -1)), dim=1)
-        scorer, number = scorers[row]
-        if tokens <= self._budget:
-            index_HK = torch.arange(tokens, device=key_HTd.device).expand(heads, -1)
-        else:
-            cached = CachedTokens(number, layer, key_HTd, position_HT, self._scaling[layer])
-            scores_HT = protect(scorer.score(cached), position_HT, self.config.sinks, self.config.decode_window)
-            index_HK = keep(rank(scores_HT, 0), self._budget)
-            leaves_HT = torch.ones_like(position_HT, dtype=torch.bool).scatter_(1, index_HK, False)
-            evicted = partial(self._evicted, layer, key_HTd, value_HTd, position_HT, leaves_HT)
+    ) -> tuple[Tensor, Sequence[int]]:
+        """Which of a row's tokens stay, and how many of each head; what leaves is written to the row's memory."""
+        held, member = self._held[row][layer].up_to(self._next_position[row], key_HTd.shape[1]), members[row]
+        choice = chosen[row][layer] if row in chosen else self._choose(member, layer, key_HTd, held)
+        index_HK, lengths_H = choice.kept.positions_HK, choice.lengths_H
+        if sum(lengths_H) < sum(held.lengths_H):
+            leaves_HT = held.valid_HT.scatter(1, index_HK, False)
+            evicted = partial(self._evicted, layer, key_HTd, value_HTd, held.position_HT, leaves_HT)
             self.cache.memories.write(layer, row, evicted)
-        scorer.keep(number, layer, index_HK)
-        self._position_HT[row][layer] = position_HT.gather(1, index_HK)
-        return index_HK
+        stays_HK = oldest_first(*choice.kept)
+        member.scorer.keep(member.number, layer, stays_HK, lengths_H)
+        self._held[row][layer] = held.only(stays_HK, lengths_H)
+        return index_HK, lengths_H
+
+    def _score(self, member: _Member, layer: int, key_HTd: Tensor, held: HeldPositions) -> Tensor:
+        """Scores [H, T], +inf for what always stays."""
+        valid_HT = None if held.is_even else held.valid_HT
+        cached = CachedTokens(member.number, layer, key_HTd, held.position_HT, self._scaling[layer], valid_HT)
+        scores_HT = member.scorer.score(cached).float()
+        if not member.sharing.is_even:  # what a scorer protects competes: other heads need not hold as much of it
+            scores_HT = scores_HT.clamp(*LARGEST)
+        return protect(scores_HT, held.position_HT, self.config.sinks, self.config.decode_window)
 
     def _evicted(
         self,

@@ -26,7 +26,7 @@ QUERY_BLOCK = (
 def attend_to_kept(query_QLd: Tensor, key_HKd: Tensor, value_HKd: Tensor, kept_HK: Tensor, scaling: float) -> Tensor:
     """softmax over kept tokens at or before each query's position: [L, Q, d].
 
-    `kept_HK` ascends and begins with position 0 in every head.
+    `kept_HK` ascends and begins with position 0 in every head. A position of L or more is padding: no query sees it.
     """
     if query_QLd.is_cuda:
         return attend_by_block_mask(query_QLd, key_HKd, value_HKd, kept_HK, scaling, _compiled_flex())

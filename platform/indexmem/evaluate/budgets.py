@@ -1,14 +1,12 @@
 """A requested budget as tokens of one context, and whether what a method kept is what was requested.
 
 A compressed context takes `fixed + t per_token` bytes when t tokens stay per KV head, in the mean over the heads of all
-layers with full attention. Shapes: H KV heads.
+layers with full attention.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import torch
 
 from indexmem.config.budget import Budget
 from indexmem.eviction.context import RowCache
@@ -31,8 +29,7 @@ class Footprint:
     def of(cls, method: EvictionMethod, geometry: Geometry, tokens: int, element_size: int) -> Footprint:
         """The footprint for a context of so many tokens, K and V taking `element_size` bytes a number."""
         windows = geometry.window_bytes(tokens, element_size)
-        one_token_H1 = torch.zeros(geometry.kv_heads, 1, dtype=torch.int64)
-        indexer_keys = method.indexer_bytes([one_token_H1] * geometry.layers, element_size)
+        indexer_keys = method.indexer_bytes([[1] * geometry.kv_heads] * geometry.layers, element_size)
         keys_and_values = 2 * geometry.layers * geometry.kv_heads * geometry.head_dim * element_size
         return cls(windows + method.state_bytes, keys_and_values + indexer_keys)
 

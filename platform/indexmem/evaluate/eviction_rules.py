@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from indexmem.config.budget import Budget
+from indexmem.config.modules import IndexerConfig
 from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.budgets import BudgetError, Footprint
+from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.registry import DECODING, FULL, base_name
 from indexmem.models.geometry import Geometry
 
@@ -15,7 +17,7 @@ DECODE_DETAILS = ("decode_every", "decode_window")
 SPARSE = ("indexer",)  # methods that can choose tokens before their K and V exist
 
 
-def check_eviction(config: EvictionConfig, methods: tuple[MethodConfig, ...]) -> None:
+def check_eviction(config: EvictionConfig, indexer: IndexerConfig, methods: tuple[MethodConfig, ...]) -> None:
     """Raises UserError for settings without effect, budgets that cannot hold what always stays, unfit methods.
 
     The full cache fits every setting: it is the reference, and nothing compresses it.
@@ -25,6 +27,7 @@ def check_eviction(config: EvictionConfig, methods: tuple[MethodConfig, ...]) ->
         raise UserError(f"eviction settings have no effect on '{FULL}' alone. Add a method, or leave them out.")
     _check_decoding(config, evicting)
     _check_order(config, evicting)
+    _check_sharing(config, indexer, evicting)
 
 
 def check_model(config: EvictionConfig, geometry: Geometry) -> None:
@@ -65,6 +68,36 @@ def check_bytes_suffice(method: MethodConfig, footprint: Footprint, budgets: Ite
             footprint.target(budget, tokens=1)
         except BudgetError as error:
             raise UserError(f"grid.budgets: for method '{method.label}', {error}.") from None
+
+
+def check_layers_alike(
+    config: MethodConfig, method: EvictionMethod, geometry: Geometry, budgets: Iterable[Budget]
+) -> None:
+    """Raises UserError for bytes that all layers share where a token costs more indexer keys in some than in others."""
+    sharing, sizes = method.sharing, [str(budget) for budget in budgets if budget.kind == "bytes"]
+    if sizes and sharing.across == "model" and geometry.layers % sharing.alike:
+        raise UserError(
+            f"grid.budgets: {sizes[0]} has no exact meaning for method '{config.label}', whose layers share a budget: "
+            f"its indexers serve {sharing.alike} layers each, and the last of {geometry.layers} layers fewer. Use "
+            "indexer.share=layer, or budgets in tokens."
+        )
+
+
+def _check_sharing(config: EvictionConfig, indexer: IndexerConfig, methods: list[MethodConfig]) -> None:
+    floor = indexer.floor
+    if indexer.share == "head" and floor != IndexerConfig.model_fields["floor"].default:
+        raise UserError(
+            f"indexer.floor={floor} has no effect with indexer.share=head: no heads share a budget. "
+            "Use indexer.share=layer or indexer.share=model, or leave indexer.floor out."
+        )
+    if config.when == "before_prefill":
+        shared = [method.label for method in methods if method.params.get("share", indexer.share) == "model"]
+        if shared:
+            raise UserError(
+                f"eviction.when=before_prefill: {', '.join(shared)} shares a budget between all layers (share=model), "
+                "and a layer's tokens are chosen before later layers exist. Use indexer.share=layer, or "
+                "eviction.when=after_prefill."
+            )
 
 
 def _check_decoding(config: EvictionConfig, methods: list[MethodConfig]) -> None:

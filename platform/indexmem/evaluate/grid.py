@@ -20,7 +20,13 @@ from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.evaluate.budgets import Footprint
 from indexmem.evaluate.cells import RETENTION_SAMPLES, Cell, Task
-from indexmem.evaluate.eviction_rules import check_budgets, check_bytes_suffice, check_eviction, check_model
+from indexmem.evaluate.eviction_rules import (
+    check_budgets,
+    check_bytes_suffice,
+    check_eviction,
+    check_layers_alike,
+    check_model,
+)
 from indexmem.evaluate.units import Mask
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import FULL, make_method, needs_training
@@ -122,7 +128,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
         raise UserError("grid.methods is empty. Example: grid.methods='[full, indexer, snapkv]'")
     if not grid.benchmarks:
         raise UserError("grid.benchmarks is empty. Example: grid.benchmarks='[niah_single_1]'")
-    check_eviction(experiment.eviction, grid.methods)
+    check_eviction(experiment.eviction, experiment.indexer, grid.methods)
     check_budgets(experiment.eviction, grid)
     benchmarks = make_benchmarks(grid.benchmarks)
     check_floor(grid, [benchmark.name for benchmark in benchmarks])
@@ -150,6 +156,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
         if method and config.name != FULL:
             footprint = Footprint.of(method, geometry, grid.length, experiment.model.element_size)
             check_bytes_suffice(config, footprint, grid.requested)
+            check_layers_alike(config, method, geometry, grid.requested)
 
     model = NOT_AT_HAND if outline else fingerprint(experiment.model)
     builds, samples = _placeholders(benchmarks, grid) if outline else _samples(benchmarks, experiment)

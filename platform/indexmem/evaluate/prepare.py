@@ -113,10 +113,13 @@ def _after_prefill(
                     done.errors[cell.id] = filled.errors[label]
                     continue
                 # What keeps everything needs no ranking: contexts for long answers may be too short for one.
-                rankings_HL = [_as_they_come(backbone, len(context_ids))] * backbone.geometry.layers
-            if compression is not None:  # the best B_max tokens of any ranking are all that may be kept
+                rankings_HL = [_as_they_come(backbone, len(context_ids), method)] * backbone.geometry.layers
+            target = wanted.target
+            if compression is not None and method.sharing.is_even:  # the best B_max tokens are all that may be kept
                 rankings_HL = [ranking_HL[:, : compression.budget] for ranking_HL in rankings_HL]
-            cache = method.compress(filled.context, rankings_HL, wanted.target)
+            elif compression is not None:  # a head may keep more of what others leave it
+                target = min(target, compression.budget - method.extra_tokens)
+            cache = method.compress(filled.context, rankings_HL, target)
             wanted.check(cache, cell)
         except ValueError as error:  # the method cannot give this budget of this context
             done.errors[cell.id] = error
@@ -124,9 +127,9 @@ def _after_prefill(
             done.ready[cell.id] = Prepared(cache, filled.seconds, filled.score_seconds[label])
 
 
-def _as_they_come(backbone: Backbone, tokens: int) -> torch.Tensor:
-    """A ranking [H, L] of all tokens by position."""
-    return torch.arange(tokens, device=backbone.device).expand(backbone.geometry.kv_heads, -1)
+def _as_they_come(backbone: Backbone, tokens: int, method: EvictionMethod) -> torch.Tensor:
+    """A ranking of all tokens by position."""
+    return method.rank(torch.zeros(backbone.geometry.kv_heads, tokens, device=backbone.device), sinks=0)
 
 
 def _before_prefill(
@@ -138,13 +141,11 @@ def _before_prefill(
     config: EvictionConfig,
 ) -> None:
     assert isinstance(method, IndexerScores), "plan() refuses methods that need K and V to choose"
-    tokens, layers = len(context_ids), backbone.geometry.layers
     try:
-        wanted = request(backbone, tokens, cell, method, config)
+        wanted = request(backbone, len(context_ids), cell, method, config)
         compression = compression_of(cell, method, config)
-        most = tokens if compression is None else compression.budget
-        count = min(method.kept(tokens, wanted.target, 0, layers), most)
-        filled = sparse_prefill(backbone, context_ids, method, count, config.sinks)
+        target = wanted.target if compression is None else min(wanted.target, compression.budget)
+        filled = sparse_prefill(backbone, context_ids, method, target, config.sinks)
         wanted.check(filled.cache, cell)
     except torch.OutOfMemoryError:
         raise  # not the method's fault: the caller has a smaller batch to try

@@ -3,7 +3,7 @@
 Layers are those with full attention, which alone are evicted from; what a model's sliding-window layers hold is the
 same for every cell.
 Shapes: H KV heads, L context tokens, K kept tokens (may differ between layers), W tokens within a window, d head_dim,
-r rotary dim.
+r rotary dim, G score rows of an indexer, i its dim.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+
+from indexmem.eviction.policy import oldest_first
 
 if TYPE_CHECKING:
     from indexmem.eviction.memory.base import LatentMemory, MemoryState
@@ -68,6 +70,20 @@ class ContextCache:
         return full + sum(window.nbytes for window in self.windows)
 
 
+class IndexerKeys(NamedTuple):
+    """All that an indexer needs of a layer's tokens to rank them again."""
+
+    key_Li: Tensor
+    token_GL: Tensor | None = None  # what each token says alone, where the indexer has such a term
+
+
+def lengths_of(kept_HK: Sequence[Tensor], counts_H: Sequence[Tensor] | None) -> list[list[int]]:
+    """Tokens of each KV head, by layer. On a GPU this waits for the device once, if heads keep different numbers."""
+    if counts_H is None:
+        return [[positions_HK.shape[1]] * positions_HK.shape[0] for positions_HK in kept_HK]
+    return torch.stack(list(counts_H)).tolist()
+
+
 @dataclass(frozen=True)
 class RowCache:
     """One cell's compressed context: tensors to gather from, what to gather, and what remembers the rest."""
@@ -83,8 +99,8 @@ class RowCache:
     representation_step: int = 0  # bytes of the smallest change to that
     indexer_bytes: int = 0
     holds_kept_only: bool = False  # K and V are [H, K, d]: nothing else was ever computed
-    # Of all context tokens, one [L, i] per layer that owns an indexer: for compression during decoding.
-    indexer_keys_Li: Mapping[int, Tensor] | None = None
+    # Of all context tokens, by layer that owns an indexer: for compression during decoding.
+    indexer_keys: Mapping[int, IndexerKeys] | None = None
     windows: Sequence[Window] = ()  # the context's own
 
     def lengths(self, layer: int) -> list[int]:
@@ -93,10 +109,11 @@ class RowCache:
 
     @cached_property
     def _lengths_LH(self) -> list[list[int]]:
-        # All layers at once: on a GPU each reading would wait for everything before it.
-        if self.counts_H is None:
-            return [[kept_HK.shape[1]] * kept_HK.shape[0] for kept_HK in self.kept_HK]
-        return torch.stack(list(self.counts_H)).tolist()
+        return lengths_of(self.kept_HK, self.counts_H)
+
+    def oldest_first(self, layer: int) -> Tensor:
+        """Kept positions of a layer, every head's last one in the last column."""
+        return oldest_first(self.kept_HK[layer], None if self.counts_H is None else self.counts_H[layer])
 
     def kept_tokens(self, layer: int) -> tuple[Tensor, Tensor]:
         """K and V of the kept tokens, [H, K, d] each; a head's tokens beyond its number repeat its last one."""

@@ -2,8 +2,8 @@
 
 Scores are `policy.comparable`: fp32, sinks at +inf. Ties go to the earlier position, then to the earlier head: where a
 budget is smaller than what is protected, every head then loses as much.
-Shapes: N layers, H KV heads of a layer, X heads that share a budget (of one layer, or of all), L context tokens, K kept
-tokens.
+Shapes: N layers, H KV heads of a layer, X heads that share a budget (of one layer, or of all), L context tokens, T
+cached tokens, K kept tokens.
 """
 
 from __future__ import annotations
@@ -43,6 +43,19 @@ def best_of_all(scores_XL: Tensor, total: int, floor: int) -> Tensor:
     tied_LX = (scores_XL == threshold).transpose(-2, -1)
     filled_LX = tied_LX & (tied_LX.flatten(-2).cumsum(dim=-1) <= missing[..., None]).view_as(tied_LX)
     return above_XL | filled_LX.transpose(-2, -1)
+
+
+def best_of_held(scores_XT: Tensor, position_XT: Tensor, valid_XT: Tensor, total: int, floor: int) -> Tensor:
+    """The same of heads that hold different tokens, False in `valid` where one holds none: bool [X, T].
+
+    A head that holds less than `floor` keeps all of it. No score may be -inf.
+    """
+    scores_XT = scores_XT.masked_fill(~valid_XT, float("-inf"))
+    scores_XT = scores_XT.masked_fill((places(scores_XT) < floor) & valid_XT, float("inf"))
+    by_position = position_XT.flatten().argsort(stable=True)  # heads in their order at each position
+    best = scores_XT.flatten()[by_position].argsort(descending=True, stable=True)[:total]
+    marked = torch.zeros_like(by_position, dtype=torch.bool).scatter_(0, by_position[best], True)
+    return marked.view_as(scores_XT)
 
 
 def two_stages(first_HL: Tensor, second_HL: Tensor, sure_H: Tensor, counts_H: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from indexmem.config.modules import IndexerConfig
+from indexmem.eviction.context import IndexerKeys
 from indexmem.eviction.stack import LayerStack
 from indexmem.eviction.streaming import causal_max
 from indexmem.kernels.dispatch import can_run
@@ -120,6 +121,10 @@ class Indexer(nn.Module):
         alpha = self.gate(hidden).unflatten(-1, (rows, heads)) / (heads * dim) ** 0.5
         k = self.k_proj(hidden)
         return Features(F.rms_norm(q, (dim,), eps=NORM_EPS), F.rms_norm(k, (dim,), eps=NORM_EPS), alpha, token_BGT)
+
+    def keys(self, features: Features) -> IndexerKeys:
+        """What is to be held of a context (batch 1) so that later queries can rank it again."""
+        return IndexerKeys(features.k_BTi[0], features.token_BGT[0] if self.shape.token_term else None)
 
     def score_rows(self, features: Features, start: int, stop: int) -> Tensor:
         """A[:, :, start:stop, 0:stop] as [B, G, S, T]; one head's z is alive at a time."""

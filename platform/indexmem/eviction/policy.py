@@ -21,6 +21,18 @@ class Kept(NamedTuple):
     counts_H: Tensor | None = None  # tokens of each head, int64; None: all K
 
 
+def oldest_first(positions_HK: Tensor, counts_H: Tensor | None) -> Tensor:
+    """A layer's kept positions with every head's last one in the last column: new tokens can follow.
+
+    A head's entries before its own repeat its first one.
+    """
+    if counts_H is None:
+        return positions_HK
+    before_H1 = positions_HK.shape[1] - counts_H[:, None]
+    column_HK = (torch.arange(positions_HK.shape[1], device=counts_H.device) - before_H1).clamp(min=0)
+    return positions_HK.gather(1, column_HK)
+
+
 def kept_count(tokens: int, ratio: float) -> int:
     """K = max(1, int(L (1 - r))): tokens kept per KV head when a fraction `ratio` is evicted (kvpress' rule)."""
     return max(1, int(tokens * (1 - ratio)))

@@ -1,22 +1,33 @@
 """Whose budget a head's tokens come out of: its own, its layer's, or that of the whole model.
 
 Few heads retrieve. Where heads share a budget, those get more of it, if scores compare between heads.
-Shapes: N layers, H KV heads of a layer, X heads that share a budget (of one layer, or of all), L context tokens.
+Shapes: N layers, H KV heads of a layer, X heads that share a budget (of one layer, or of all), L context tokens, T
+cached tokens, in layers together padded on the left to the longest head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from indexmem.config.modules import Across
-from indexmem.eviction.headwise import best_of_all, ragged, ragged_layers
-from indexmem.eviction.policy import Kept, comparable, keep, rank
+from indexmem.eviction.headwise import best_of_all, best_of_held, ragged, ragged_layers
+from indexmem.eviction.policy import Kept, comparable, has_nan, keep, nan_error, rank
 
 ROUNDING = 1e-6  # 240 (1 - 0.9) is 23.999999999999996, and means 24
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a layer holds of a growing cache, oldest first, heads that hold fewer padded on the left."""
+
+    scores_HT: Tensor
+    position_HT: Tensor
+    lengths_H: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -24,11 +35,13 @@ class Sharing:
     """Keeps the best tokens of each head, or the best (head, token) pairs of a layer or of all layers.
 
     Heads that share keep different numbers of tokens: each at least `floor` of what an even split would give it, and
-    one token. `floor=1` is an even split, `floor=0` none at all.
+    one token. `floor=1` is an even split, `floor=0` none at all. Of every `alike` layers that get the same scores all
+    keep the same tokens, so that the one that owns the scores can rank them again: a tie between them goes to none.
     """
 
     across: Across = "head"
     floor: float = 0.0
+    alike: int = field(default=1, kw_only=True)
 
     @property
     def is_even(self) -> bool:
@@ -64,7 +77,41 @@ class Sharing:
         layers, heads = len(rankings), len(rankings[0])
         if self.across == "layer":
             return ragged_layers(self.mark(torch.stack(list(rankings)), tokens, target))
-        return ragged_layers(self.mark(torch.cat(list(rankings)), tokens, target).unflatten(0, (layers, heads)))
+        marked_NHL = self.mark(torch.cat(list(rankings)), tokens, target).unflatten(0, (layers, heads))
+        return ragged_layers(self._together(marked_NHL))
+
+    def choose_held(self, held: Sequence[Scored], budget: int, always: int) -> list[Kept]:
+        """What each layer keeps of a cache that has grown, where heads share `budget` tokens each.
+
+        Every head keeps its `always` best, or all that it holds. Scores are finite, or +inf for what must stay. Raises
+        ValueError on NaN scores.
+        """
+        assert not self.is_even, "an even split needs no view of other heads"
+        longest = max(layer.scores_HT.shape[1] for layer in held)
+        gaps = [longest - layer.scores_HT.shape[1] for layer in held]
+        scores_NHT = torch.stack([F.pad(layer.scores_HT, (gap, 0)) for layer, gap in zip(held, gaps)])
+        if has_nan(scores_NHT):
+            raise nan_error()
+        position_NHT = torch.stack([F.pad(layer.position_HT, (gap, 0)) for layer, gap in zip(held, gaps)])
+        length_NH = torch.tensor([layer.lengths_H for layer in held], device=scores_NHT.device)
+        valid_NHT = torch.arange(longest, device=scores_NHT.device) >= longest - length_NH[..., None]
+        floor = max(always, int(self.floor * budget + ROUNDING), 1)
+        marked, size = [], 1 if self.across == "layer" else len(held)  # layers that share a budget
+        for first in range(0, len(held), size):
+            group = slice(first, first + size)
+            lengths = [length for layer in held[group] for length in layer.lengths_H]
+            scores_XT, position_XT, valid_XT = (x[group].flatten(0, 1) for x in (scores_NHT, position_NHT, valid_NHT))
+            total = min(len(lengths) * budget, sum(lengths))
+            marked.append(best_of_held(scores_XT, position_XT, valid_XT, total, floor))
+        kept = ragged_layers(self._together(torch.cat(marked).view_as(valid_NHT)))
+        return [Kept(positions_HK - gap, counts_H) for (positions_HK, counts_H), gap in zip(kept, gaps)]
+
+    def _together(self, marked_NHL: Tensor) -> Tensor:
+        """What all of each `alike` layers keep. Only ties at the very edge of the budget tell them apart."""
+        if self.alike == 1 or self.across == "layer":
+            return marked_NHL
+        groups = marked_NHL.split(self.alike)
+        return torch.cat([group.all(dim=0, keepdim=True).expand_as(group) for group in groups])
 
 
 EVEN = Sharing()

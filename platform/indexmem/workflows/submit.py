@@ -90,7 +90,7 @@ def check(verb: str, experiment: Experiment) -> None:
             near = difflib.get_close_matches(method.name, [*METHODS, INDEXMEM], n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             raise UserError(f"Unknown method '{method.name}'.{hint} `indexmem methods` lists them.")
-    check_eviction(experiment.eviction, experiment.grid.methods)
+    check_eviction(experiment.eviction, experiment.indexer, experiment.grid.methods)
     check_budgets(experiment.eviction, experiment.grid)
 
 

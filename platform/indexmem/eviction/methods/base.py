@@ -14,7 +14,7 @@ from torch import Tensor
 
 from indexmem.config.modules import Across
 from indexmem.config.schema import Experiment
-from indexmem.eviction.context import ContextCache, RowCache
+from indexmem.eviction.context import ContextCache, IndexerKeys, RowCache, lengths_of
 from indexmem.eviction.methods.decode_scorer import DecodeScorer
 from indexmem.eviction.policy import Kept, keep
 from indexmem.eviction.sharing import EVEN, Sharing
@@ -64,6 +64,7 @@ class EvictionMethod(ABC):
     last_queries: int | None = None
     per_head = True  # False: a layer's heads all get the same scores
     sharing: Sharing = EVEN  # whose budget a head's tokens come out of
+    layers_alike = 1  # so many layers that follow one another get the same scores
 
     @abstractmethod
     def score(self, tap: LayerTap) -> Tensor:
@@ -93,12 +94,12 @@ class EvictionMethod(ABC):
         """Tokens kept per KV head in this layer when a budget allows `target` tokens in the mean over layers."""
         return max(1, min(tokens, int(target)))
 
-    def indexer_bytes(self, kept_HK: Sequence[Tensor], element_size: int) -> int:
-        """Bytes of indexer keys held for the kept tokens, for compression during decoding."""
+    def indexer_bytes(self, lengths: Sequence[Sequence[int]], element_size: int) -> int:
+        """Bytes of indexer keys for compression during decoding; `lengths`: kept tokens of each head, by layer."""
         return 0
 
-    def indexer_keys(self) -> Mapping[int, Tensor] | None:
-        """Indexer keys [L, i] of the context scored last, by layer; None for a method without an indexer."""
+    def indexer_keys(self) -> Mapping[int, IndexerKeys] | None:
+        """Indexer keys of the context scored last, by layer; None for a method without an indexer."""
         return None
 
     def decode_scorer(self, rows: Sequence[RowCache]) -> DecodeScorer | None:
@@ -141,7 +142,7 @@ class EvictionMethod(ABC):
             context.values_HLd,
             kept_HK,
             counts_H=counts_H or None,
-            indexer_bytes=self.indexer_bytes(kept_HK, context.element_size),
-            indexer_keys_Li=self.indexer_keys(),
+            indexer_bytes=self.indexer_bytes(lengths_of(kept_HK, counts_H or None), context.element_size),
+            indexer_keys=self.indexer_keys(),
             windows=context.windows,
         )

@@ -79,8 +79,8 @@ class RunningMean(ByScoresOf):
         mean_L = scores_NL.mean(dim=0) if self.config.gate == "none" else self._gated(scores_NL)
         return [mean_L.expand_as(layer) for layer in scores_HL]
 
-    def indexer_bytes(self, kept_HK: Sequence[Tensor], element_size: int) -> int:
-        return self.base.indexer_bytes(kept_HK, element_size)
+    def indexer_bytes(self, lengths: Sequence[Sequence[int]], element_size: int) -> int:
+        return self.base.indexer_bytes(lengths, element_size)
 
     def _gated(self, scores_NL: Tensor) -> Tensor:
         config, gate = self.config, GATES[self.config.gate]

@@ -8,7 +8,7 @@ n new tokens now, d head_dim.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,13 +22,25 @@ NOISE_BLOCK = 1024  # positions of random scores drawn at once
 
 @dataclass(frozen=True)
 class CachedTokens:
-    """One row's cache in one layer, oldest first, without padding."""
+    """One row's cache in one layer, oldest first. Heads that hold fewer tokens repeat their first one before it."""
 
     row: int  # among the scorer's rows
     layer: int
     key_HTd: Tensor  # after RoPE
     position_HT: Tensor  # original positions, int64, ascending
     scaling: float  # the backbone's logit scale
+    valid_HT: Tensor | None = None  # False where a head repeats; None: nowhere
+
+    def hide(self, values_HT: Tensor, instead: float) -> Tensor:
+        """Values with `instead` where a head repeats a token."""
+        return values_HT if self.valid_HT is None else values_HT.masked_fill(~self.valid_HT, instead)
+
+    def mean(self, values_HTd: Tensor) -> Tensor:
+        """Mean over each head's tokens [H, 1, d]."""
+        if self.valid_HT is None:
+            return values_HTd.mean(dim=1, keepdim=True)
+        valid_HT1 = self.valid_HT[..., None]
+        return (values_HTd * valid_HT1).sum(dim=1, keepdim=True) / valid_HT1.sum(dim=1, keepdim=True)
 
     def query_positions(self, count: int) -> Tensor:
         """Positions [S] of the row's last `count` queries; the newest cached token is the newest query."""
@@ -46,10 +58,10 @@ class DecodeScorer(ABC):
 
     @abstractmethod
     def score(self, cached: CachedTokens) -> Tensor:
-        """Importance [H, T], fp32; higher is kept longer. Layers come in order."""
+        """Importance [H, T], fp32; higher is kept longer; anything where a head repeats. Layers come in order."""
 
-    def keep(self, row: int, layer: int, index_HK: Tensor) -> None:  # noqa: B027
-        """The row now holds these of its T tokens."""
+    def keep(self, row: int, layer: int, index_HK: Tensor, lengths_H: Sequence[int]) -> None:  # noqa: B027
+        """The row now holds these of its T tokens: the last `lengths` of each head, before which it repeats one."""
 
     def end_compression(self) -> None:  # noqa: B027
         """A new interval of queries begins."""
@@ -76,7 +88,7 @@ def key_norm(cached: CachedTokens) -> Tensor:
 def key_difference(cached: CachedTokens) -> Tensor:
     """KeyDiff: -cos(k, mean of the normalised cached keys)."""
     key_HTd = cached.key_HTd.float()
-    anchor_H1d = F.normalize(key_HTd, p=2, dim=-1).mean(dim=1, keepdim=True)
+    anchor_H1d = cached.mean(F.normalize(key_HTd, p=2, dim=-1))
     return -F.cosine_similarity(key_HTd, anchor_H1d, dim=-1)
 
 
@@ -100,7 +112,8 @@ class WindowAttention(DecodeScorer):
 
         score[t] = pool_t mean_s softmax_t(q_s . k_t scaling),  averaged over query heads; window tokens above all
 
-    Queries count from the question on: those of the compressed context are gone.
+    Queries count from the question on: those of the compressed context are gone. What a head repeats gets no attention,
+    as the zeros that pooling finds before a first token.
     """
 
     def __init__(self, window: int, kernel: int = 1, *, across_heads: bool = False) -> None:
@@ -124,6 +137,8 @@ class WindowAttention(DecodeScorer):
         position_S = cached.query_positions(query_QSd.shape[1])
         future_HST = cached.position_HT[:, None] > position_S[:, None]
         logits_HgST = torch.einsum("hgsd,htd->hgst", query_QSd.unflatten(0, (heads, -1)), cached.key_HTd.float())
+        if cached.valid_HT is not None:
+            future_HST = future_HST | ~cached.valid_HT[:, None]
         attention = (logits_HgST * cached.scaling).masked_fill(future_HST[:, None], float("-inf")).softmax(-1)
         in_window_HT = cached.position_HT >= position_S[0]
         mean_HT = attention.mean(dim=(1, 2)).masked_fill(in_window_HT, 0.0)

@@ -1,19 +1,21 @@
 """Methods with distilled weights.
 
-Shapes: B batch, G score rows (1, or KV heads), H KV heads, L context tokens, K kept tokens.
+Shapes: B batch, G score rows (1, or KV heads), H KV heads, L context tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from indexmem.config.modules import Across
+from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import check_geometry, read_config, weights_hash
-from indexmem.eviction.context import RowCache
+from indexmem.eviction.context import IndexerKeys, RowCache
 from indexmem.eviction.indexer import NAME, IndexerStack
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.decode_indexer import IndexerDecodeScorer
@@ -25,13 +27,14 @@ class IndexerScores(EvictionMethod):
     """Scores of an indexer at hand; a layer-scope score row serves all KV heads."""
 
     def __init__(self, indexers: IndexerStack, sharing: Sharing = EVEN) -> None:
-        self.indexers, self.sharing = indexers, sharing
-        self.per_head = indexers.shape.rows > 1
+        self.indexers = indexers
+        self.per_head, self.layers_alike = indexers.shape.rows > 1, indexers.shape.share_every
+        self.sharing = sharing if sharing.is_even else replace(sharing, alike=self.layers_alike)
         # Scores that the next layers of a sharing group use again, by context length: training scores batches of
         # several lengths side by side, layer by layer.
         self._shared_BGL: dict[int, Tensor] = {}
         self._written_at: int | None = None  # the layer whose scores they are, until another layer uses them
-        self._keys_Li: dict[int, Tensor] = {}  # of the context scored last
+        self._keys: dict[int, IndexerKeys] = {}  # of the context scored last
 
     def score(self, tap: LayerTap) -> Tensor:
         batch, kv_heads, length = tap.key_BHLd.shape[:3]
@@ -45,24 +48,25 @@ class IndexerScores(EvictionMethod):
                 self._shared_BGL, self._written_at = {}, tap.layer
             self._shared_BGL[length] = importance_BGL
             if tap.layer == 0:
-                self._keys_Li = {}  # not cleared in place: rows of the context before still hold it
-            self._keys_Li[tap.layer] = features.k_BTi[0]
+                self._keys = {}  # not cleared in place: rows of the context before still hold it
+            self._keys[tap.layer] = indexer.keys(features)
         else:
             self._written_at = None
         assert length in self._shared_BGL, "layers are visited in order"
         return self._shared_BGL[length].expand(batch, kv_heads, length)
 
-    def indexer_keys(self) -> Mapping[int, Tensor]:
-        return self._keys_Li
+    def indexer_keys(self) -> Mapping[int, IndexerKeys]:
+        return self._keys
 
     def decode_scorer(self, rows: Sequence[RowCache]) -> IndexerDecodeScorer:
         return IndexerDecodeScorer(self.indexers, rows)
 
-    def indexer_bytes(self, kept_HK: Sequence[Tensor], element_size: int) -> int:
-        # Heads that keep different tokens need their own copies of the (shared) indexer keys.
+    def indexer_bytes(self, lengths: Sequence[Sequence[int]], element_size: int) -> int:
+        # Heads that keep different tokens need their own copies of the (shared) indexer keys; all heads of one score
+        # row keep the same.
         shape = self.indexers.shape
-        owners = kept_HK[:: shape.share_every]
-        return sum(kept.shape[1] for kept in owners) * shape.rows * shape.numbers_per_key * element_size
+        tokens = sum(sum(length_H[: shape.rows]) for length_H in lengths[:: shape.share_every])
+        return tokens * shape.numbers_per_key * element_size
 
 
 class LearnedIndexer(IndexerScores):
@@ -75,6 +79,11 @@ class LearnedIndexer(IndexerScores):
         across = context.share or trained_share(trained, indexers.shape.rows)
         if across == "model" and context.layer_by_layer and context.share is None:
             across = "layer"
+        if across != "head" and indexers.shape.rows == 1:
+            raise UserError(
+                f"indexer.share={across} has nothing to share out: this indexer was trained with scope=layer, so all "
+                "heads get the same scores. Use indexer.share=head, or an indexer of scope kv_head"
+            )
         super().__init__(indexers, EVEN if across == "head" else Sharing(across, context.floor))
         self.checkpoint = weights_hash(folder, NAME) + ("" if self.sharing.is_even else f"/{across}/{context.floor}")
 

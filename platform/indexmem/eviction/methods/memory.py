@@ -32,6 +32,7 @@ class WithMemory(EvictionMethod):
         self.checkpoint = base.checkpoint + weights_hash(folder, module_name(base_name))
         self.min_context, self.cross_layer = base.min_context, base.cross_layer
         self.last_queries = base.last_queries
+        self.per_head, self.sharing = base.per_head, base.sharing
 
     def score(self, tap: LayerTap) -> Tensor:
         return self.base.score(tap)
@@ -45,8 +46,8 @@ class WithMemory(EvictionMethod):
     def kept(self, tokens: int, target: float, layer: int, layers: int) -> int:
         return self.base.kept(tokens, target, layer, layers)
 
-    def indexer_bytes(self, kept_HK: Sequence[Tensor], element_size: int) -> int:
-        return self.base.indexer_bytes(kept_HK, element_size)
+    def indexer_bytes(self, lengths: Sequence[Sequence[int]], element_size: int) -> int:
+        return self.base.indexer_bytes(lengths, element_size)
 
     def decode_scorer(self, rows: Sequence[RowCache]) -> DecodeScorer | None:
         return self.base.decode_scorer(rows)

@@ -49,5 +49,6 @@ def share(method: EvictionMethod, config: SharingConfig | None) -> EvictionMetho
                 f"share={config.share}: the method gives all KV heads of a layer the same scores, so there is nothing "
                 "to share out. Leave `share` out, or use a method that scores heads apart, such as 'snapkv'"
             )
-    method.sharing = EVEN if config.share == "head" else Sharing(config.share, config.floor)
+    even = config.share == "head"
+    method.sharing = EVEN if even else Sharing(config.share, config.floor, alike=method.layers_alike)
     return method
