@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-PROBE_TOKENS, PROBE_HEADS = 64, 2
+PROBE_TOKENS, PROBE_QUERY_HEADS, PROBE_HEADS = 64, 4, 2
+# Keys from which cuDNN is worth its plan: it makes one for every new shape, which takes 0.1 s, and the batches of a
+# training have new lengths in nearly every step. (Steps of windows of unequal length took five times as long with it.)
+PLANNED_TOKENS = 8192
 BLOCK_LOGITS = 2**25  # logits held at once: 128 MiB in fp32
 TOLERANCE = 1e-2  # of a probe's log-sum-exp, about 5: far above what rounding does, far below another convention
 
@@ -27,6 +30,8 @@ def attend_with_lse(
     """
     states = (query_BQLd, key_BHTd, value_BHTd)
     kernel = torch._fused_sdp_choice(*states, None, 0.0, causal, scale=scaling, enable_gqa=True)
+    if kernel == SDPBackend.CUDNN_ATTENTION.value and key_BHTd.shape[2] < PLANNED_TOKENS:
+        kernel = SDPBackend.FLASH_ATTENTION.value
     dim = query_BQLd.shape[-1]
     if kernel not in (SDPBackend.CUDNN_ATTENTION.value, SDPBackend.FLASH_ATTENTION.value):
         return None
@@ -75,10 +80,13 @@ def _attend(
 def _as_expected(kernel: int, device: torch.device, dtype: torch.dtype, dim: int) -> bool:
     """Whether a small probe gives the natural log-sum-exp. A wrong one would teach wrongly without any error."""
     generator = torch.Generator().manual_seed(0)
-    shape = (1, PROBE_TOKENS, PROBE_HEADS, dim)  # the layout of projections
-    query, key, value = (torch.randn(shape, generator=generator).to(device, dtype).transpose(1, 2) for _ in range(3))
+    query, key, value = (
+        torch.randn((1, PROBE_TOKENS, heads, dim), generator=generator).to(device, dtype).transpose(1, 2)
+        for heads in (PROBE_QUERY_HEADS, PROBE_HEADS, PROBE_HEADS)
+    )  # the layout of projections
     scaling = dim**-0.5
-    logits_BQLL = scaling * query.double() @ key.double().transpose(-1, -2)
+    of_query_BQLd = key.double().repeat_interleave(PROBE_QUERY_HEADS // PROBE_HEADS, dim=1)
+    logits_BQLL = scaling * query.double() @ of_query_BQLd.transpose(-1, -2)
     future_LL = torch.ones(PROBE_TOKENS, PROBE_TOKENS, dtype=torch.bool, device=device).triu(1)
     expected_BQL = logits_BQLL.masked_fill(future_LL, -torch.inf).logsumexp(-1)
     try:
