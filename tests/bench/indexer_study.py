@@ -27,7 +27,9 @@ from indexmem.results.store import RowStore
 
 BENCH = Path(__file__).parent.absolute()
 PROSE = "distill.texts=[essays-train,king-james]"
-OLD = ("target.source=logprobs", "target.loss=kl", "indexer.token_term=0")
+PAIR = ("indexer.pair_term=true", "indexer.heads=4", "indexer.dim=16")
+PAIR_ALONE = (*PAIR, "indexer.token_term=0")
+OLD = ("target.source=logprobs", "target.loss=kl", *PAIR_ALONE)
 
 # What is changed of the spec; `default` changes nothing.
 VARIANTS: Mapping[str, Sequence[str]] = MappingProxyType(
@@ -39,15 +41,14 @@ VARIANTS: Mapping[str, Sequence[str]] = MappingProxyType(
         "kl": ("target.loss=kl",),
         "mse": ("target.loss=mse",),
         "causal": ("target.source=logprobs",),
-        "pair": ("indexer.token_term=0",),
-        "token": ("indexer.pair_term=false",),
+        "pair": PAIR_ALONE,
+        "both": PAIR,
         "wide": ("indexer.token_term=512",),
-        "small": ("indexer.heads=2", "indexer.dim=8"),
         "newline": ('target.request="\\n\\n"',),
         "request": ('target.request="\\n\\nRepeat the previous context exactly."',),
         "chunk": ("target.chunk=512",),
         "prose": (PROSE,),
-        "paper-scorer": ("target.loss=kl", "indexer.token_term=0"),
+        "paper-scorer": ("target.loss=kl", *PAIR_ALONE),
         "before": (*OLD, PROSE),
         "before-corpus": OLD,
         "untrained": ("distill.schedule={warmup: 0, stable: 1, decay: 0, peak_lr: 1.0e-12, final_lr: 1.0e-12}",),

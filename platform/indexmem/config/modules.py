@@ -16,12 +16,14 @@ class IndexerConfig(Section):
     """Learned indexer: one per layer, or one per `share_every` layers (paper section 3.1)."""
 
     scope: Literal["layer", "kv_head"] = Field("kv_head", description="one score row per layer (paper) or per KV head")
-    pair_term: bool = Field(True, description="score by the best query, the paper's maximum over pairs of tokens")
     token_term: Annotated[int, Field(ge=0)] = Field(
-        128, description="hidden width of a term of the token alone, added to that of pairs; 0: none (paper)"
+        128, description="hidden width of the term of each token alone; 0: no such term (paper)"
     )
-    heads: PositiveInt | None = Field(None, description="H_i; default H/4, at least 1")
-    dim: PositiveInt | None = Field(None, description="d_i; default head_dim/8, at least 1")
+    pair_term: bool = Field(
+        False, description="add the paper's term: the maximum over queries of a score of pairs of tokens"
+    )
+    heads: PositiveInt | None = Field(None, description="H_i of the pair term; default H/4, at least 1")
+    dim: PositiveInt | None = Field(None, description="d_i of the pair term; default head_dim/8, at least 1")
     activation: Literal["relu", "softplus", "identity"] = "relu"
     share_every: PositiveInt = Field(1, description="layers served by one indexer (IndexCache; paper: 4)")
     share: Across | None = Field(
@@ -39,6 +41,8 @@ class IndexerConfig(Section):
     def _scores_something(self) -> IndexerConfig:
         if not self.pair_term and not self.token_term:
             raise ValueError("an indexer without any term scores nothing: use pair_term=true, or token_term=128")
+        if not self.pair_term and (self.heads or self.dim):
+            raise ValueError("heads and dim are sizes of the pair term: add pair_term=true, or leave them out")
         if self.scope == "layer" and self.share in ("layer", "model"):
             raise ValueError(
                 f"share={self.share} has nothing to share out: with scope=layer all heads get the same scores. "

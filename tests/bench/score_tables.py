@@ -1,0 +1,128 @@
+"""Scores of stored rows with intervals, as JSON and as the tables of a page; and what each of some changes is worth.
+
+    python tests/bench/score_tables.py --rows FOLDER/runs/results --out docs/results/bench/indexer-smollm2.json \\
+        --reference 'indexer(checkpoint=modules/default-0,share=model)' --title 'SmolLM2'
+    python tests/bench/score_tables.py --show docs/results/bench/indexer-smollm2.json     # its tables again
+
+The mean over benchmarks of each method and budget; `difference` is that of the reference method minus this one on the
+samples that both answered, paired and stratified by benchmark, its p-value Holm-adjusted within a budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from indexmem.files import write_whole
+from indexmem.results.intervals import Interval
+from indexmem.results.stats import Difference
+from indexmem.results.store import RowStore
+from indexmem.results.summary import FULL, MEAN, NOTHING_EVICTED, Summary, adjusted, summarise
+
+
+def percent(interval: Interval) -> list[float]:
+    return [round(100 * x, 1) for x in (interval.mean, interval.low, interval.high)]
+
+
+def table_of(summary: Summary, reference: str) -> dict[str, Any]:
+    """method -> budget -> its mean with interval, and how far the reference is ahead of it."""
+    found: dict[str, Any] = {}
+    for budget in summary.budgets:
+        pairs: dict[str, Difference] = {}
+        for method in summary.methods:
+            difference = summary.difference((reference, budget), (method, budget)) if method != reference else None
+            if difference is not None:
+                pairs[method] = difference
+        compared = adjusted(pairs)
+        for method in summary.methods:
+            cell = summary.cells.get((method, budget, MEAN))
+            if cell is None:
+                continue
+            entry: dict[str, Any] = {"mean": percent(cell)}
+            if method in compared:
+                entry |= {"difference": percent(compared[method]), "p": round(float(compared[method].p_value), 4)}
+            found.setdefault(method, {})[str(budget)] = entry
+    return found
+
+
+def costs_of(rows: Any) -> dict[str, Any]:
+    """method -> budget -> share of the full cache's bytes held, and milliseconds to score beside those of prefill."""
+    found: dict[str, Any] = {}
+    columns = ["kv_bytes", "indexer_bytes", "memory_bytes", "full_kv_bytes", "score_seconds", "prefill_seconds"]
+    for cell in rows.group_by(["method", "budget"]).aggregate([(name, "mean") for name in columns]).to_pylist():
+        held = sum(cell[f"{name}_mean"] for name in columns[:3])
+        found.setdefault(cell["method"], {})[cell["budget"]] = {
+            "bytes_percent": round(100 * held / cell["full_kv_bytes_mean"], 1),
+            "score_ms": round(1000 * cell["score_seconds_mean"], 2),
+            "prefill_ms": round(1000 * cell["prefill_seconds_mean"], 2),
+        }
+    return found
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    folder = Path(arguments.rows)
+    partitions = sorted({path.parent.name for path in (folder / "rows").rglob("*.parquet")} or {"."})
+    rows = RowStore(folder).read(partitions)
+    if arguments.budgets:
+        rows = rows.filter(pc.is_in(rows["budget"], pa.array([*arguments.budgets, "0%"])))
+    summary = summarise(rows)
+    full = summary.cells.get((FULL, NOTHING_EVICTED, MEAN))
+    return {
+        "title": arguments.title,
+        "device": sorted(set(rows["device"].to_pylist())),
+        "commit": sorted(set(rows["git_commit"].to_pylist())),
+        "benchmarks": list(summary.benchmarks),
+        "samples": len(set(zip(rows["benchmark"].to_pylist(), rows["sample_id"].to_pylist()))),
+        "length": sorted(set(rows["length"].to_pylist())),
+        "reference": arguments.reference,
+        "budgets": [str(budget) for budget in summary.budgets],
+        "full": percent(full) if full is not None else None,
+        "methods": table_of(summary, arguments.reference),
+        "costs": costs_of(rows),
+    }
+
+
+def show(found: dict[str, Any]) -> str:
+    """Both tables as Markdown."""
+    budgets = found["budgets"]
+    head = f"| {found['title']} | " + " | ".join(budgets) + " |\n|" + "---|" * (len(budgets) + 1)
+    scores, leads = [head], [head]
+    if found["full"]:
+        scores.append("| full cache | {} [{}, {}] |".format(*found["full"]) + " |" * (len(budgets) - 1))
+    for method, cells in found["methods"].items():
+        means = [cells[b]["mean"] if b in cells else None for b in budgets]
+        scores.append(f"| {method} | " + " | ".join("" if m is None else "{} [{}, {}]".format(*m) for m in means) + " |")
+        if method != found["reference"]:
+            entries = [cells.get(b, {}) for b in budgets]
+            texts = [
+                "{:+.1f} [{:+.1f}, {:+.1f}]{}".format(*e["difference"], "*" if e["p"] < 0.05 else "")
+                if "difference" in e
+                else ""
+                for e in entries
+            ]
+            leads.append(f"| {method} | " + " | ".join(texts) + " |")
+    return "\n".join([*scores, "", f"{found['reference']} minus, points (* p < 0.05):", "", *leads])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", help="folder of a row store")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--reference", default="")
+    parser.add_argument("--budgets", nargs="*", default=[], help="only these")
+    parser.add_argument("--title", default="method")
+    parser.add_argument("--show", type=Path, help="print the tables of this file")
+    arguments = parser.parse_args()
+    found = json.loads(arguments.show.read_text()) if arguments.show else measure(arguments)
+    if arguments.out:
+        write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
+    print(show(found))
+
+
+if __name__ == "__main__":
+    main()
