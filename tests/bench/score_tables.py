@@ -96,7 +96,9 @@ def show(found: dict[str, Any]) -> str:
         scores.append("| full cache | {} [{}, {}] |".format(*found["full"]) + " |" * (len(budgets) - 1))
     for method, cells in found["methods"].items():
         means = [cells[b]["mean"] if b in cells else None for b in budgets]
-        scores.append(f"| {method} | " + " | ".join("" if m is None else "{} [{}, {}]".format(*m) for m in means) + " |")
+        scores.append(
+            f"| {method} | " + " | ".join("" if m is None else "{} [{}, {}]".format(*m) for m in means) + " |"
+        )
         if method != found["reference"]:
             entries = [cells.get(b, {}) for b in budgets]
             texts = [

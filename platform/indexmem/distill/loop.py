@@ -146,7 +146,7 @@ def distill(experiment: Experiment, context: TrainContext, history: History, bac
             row["padding"] = statistics.fmean(micro_batch.padding for micro_batch in batch.micro_batches)
             for trainee, losses_L in zip(trainees, losses_ML):
                 if trainee.name in norms:
-                    row |= _named_metrics(trainee.name, losses_L, norms[trainee.name])
+                    row |= _named_metrics(trainee.name, losses_L, norms[trainee.name]) | trainee.measured()
             pending.append(row)
             saving = stopping or step + 1 == config.schedule.steps or (step + 1) % config.checkpoint_every == 0
             if context.rank == 0 and (saving or seconds > 0.5 or len(pending) >= 20):

@@ -30,6 +30,7 @@ from indexmem.eviction.context import IndexerKeys
 from indexmem.eviction.stack import LayerStack
 from indexmem.eviction.streaming import causal_max
 from indexmem.kernels.dispatch import can_run
+from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
@@ -107,8 +108,12 @@ class Indexer(nn.Module):
     def dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
 
-    def features(self, hidden_BLD: Tensor, query_pre_BQLd: Tensor) -> Features:
-        """Project a layer's input X and its pre-RoPE queries; computes in the indexer's own dtype."""
+    def features_of(self, tap: LayerTap) -> Features:
+        """What a layer sees, projected. Without pairs its queries are not asked for: turning them back costs time."""
+        return self.features(tap.hidden_BLD, tap.query_pre_BQLd if self.shape.pair_term else None)
+
+    def features(self, hidden_BLD: Tensor, query_pre_BQLd: Tensor | None) -> Features:
+        """Project a layer's input X and, for pairs, its pre-RoPE queries; computes in the indexer's own dtype."""
         rows, heads, dim = self.shape.rows, self.shape.heads, self.shape.dim
         hidden = hidden_BLD.to(self.dtype)
         batch_length = hidden.shape[:2]
@@ -117,6 +122,7 @@ class Indexer(nn.Module):
         if not self.shape.pair_term:
             nothing = hidden.new_zeros((*batch_length, 0))
             return Features(nothing[:, :, None, None], nothing, nothing[:, :, None], token_BGT)
+        assert query_pre_BQLd is not None, "pairs are scored by queries"
         q = self.q_proj(query_pre_BQLd.to(self.dtype).transpose(1, 2).flatten(2)).unflatten(-1, (rows, heads, dim))
         alpha = self.gate(hidden).unflatten(-1, (rows, heads)) / (heads * dim) ** 0.5
         k = self.k_proj(hidden)
@@ -188,7 +194,7 @@ class Indexer(nn.Module):
         return (alpha_BGTH * z_BGTH).sum(-1)
 
     def forward(
-        self, hidden_BLD: Tensor, query_pre_BQLd: Tensor, lengths_B: Tensor, products: torch.dtype | None = None
+        self, hidden_BLD: Tensor, query_pre_BQLd: Tensor | None, lengths_B: Tensor, products: torch.dtype | None = None
     ) -> Tensor:
         return self.importance(self.features(hidden_BLD, query_pre_BQLd), lengths_B, products=products)
 

@@ -19,15 +19,18 @@ from indexmem.models.geometry import Geometry
 from indexmem.tracking.naming import budget_label, labels
 
 MEASURES = ("score", "bytes", "ms")
+MISSED = "missed"  # what the indexer ranks too low: the same quantity whatever the loss is
 # Settings that change what a loss is a measure of: trials that differ in them cannot be compared by it.
 REDEFINE_LOSS = ("model", "target", "indexer.scope", "distill.length", "distill.evict_ratios", "distill.query_tokens")
+REDEFINE_MISSED = tuple({*REDEFINE_LOSS, "target.source", "target.heads", "target.sinks"} - {"target"})
 
 
 def training_names(experiment: Experiment, geometry: Geometry) -> list[str]:
     """Metrics of the spec's training: `loss` of the indexer, `loss_memory-indexer`, and so on."""
     names = [trainee.name for trainee in make_trainees(experiment, geometry)]
     suffixes = ["" if name == "indexer" else f"_{name}" for name in names]
-    return [f"{metric}{suffix}" for suffix in suffixes for metric in ("loss", "loss_worst_layer")]
+    losses = [f"{metric}{suffix}" for suffix in suffixes for metric in ("loss", "loss_worst_layer")]
+    return [*losses, MISSED] if "" in suffixes else losses
 
 
 def grid_names(experiment: Experiment) -> list[str]:
@@ -54,17 +57,19 @@ def check_metrics(experiment: Experiment, geometry: Geometry) -> None:
                 raise UserError(
                     f"{setting}: no metric is called '{metric}'.{hint} Metrics: {', '.join(known[setting])}."
                 )
-            unfair = [name for name in sweep.axes if metric in training and name.startswith(REDEFINE_LOSS)]
+            redefine = REDEFINE_MISSED if metric == MISSED else REDEFINE_LOSS
+            unfair = [name for name in sweep.axes if metric in training and name.startswith(redefine)]
             if unfair:
                 raise UserError(
                     f"{setting}: '{metric}' is not the same quantity in all trials, since {', '.join(unfair)} says "
-                    "what a loss measures. Use objectives from the grid, such as score, and scheduler 'none'."
+                    "what it measures. Use objectives from the grid, such as score, and scheduler 'none'; where only "
+                    f"target.loss differs, '{MISSED}' compares trials."
                 )
 
 
 def training_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Means of the losses over some steps: one step's value says more about its text than about the settings."""
-    names = sorted({name for row in rows for name in row if name.startswith("loss")})
+    names = sorted({name for row in rows for name in row if name.startswith(("loss", MISSED))})
     found = {name: [float(row[name]) for row in rows if name in row] for name in names}
     return {name: sum(values) / len(values) for name, values in found.items()}
 

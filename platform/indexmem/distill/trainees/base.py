@@ -41,6 +41,10 @@ class Trainee(nn.Module):
         """Whether a later layer's loss builds on what this layer's loss was computed from."""
         return False
 
+    def measured(self) -> dict[str, float]:
+        """What else the step showed, by name; of this rank's share of it. Asked once after each step."""
+        return {}
+
     def starts_at(self) -> int:
         """First step that trains this module."""
         return 0

@@ -24,6 +24,7 @@ class IndexerTrainee(Trainee):
         self.target = experiment.target
         products = getattr(torch, experiment.distill.score_products)
         self._products = None if products == torch.float32 else products
+        self._missed: list[Tensor] = []
         self._shared_BGT: Tensor | None = None  # importance that the layers of a sharing group are taught together
 
     @property
@@ -35,9 +36,15 @@ class IndexerTrainee(Trainee):
         with torch.enable_grad():
             indexer = self.indexers.owned_by(tap.layer)
             if indexer is not None:
-                self._shared_BGT = indexer(tap.hidden_BLD, tap.query_pre_BQLd, lengths_B, self._products)
+                features = indexer.features_of(tap)
+                self._shared_BGT = indexer.importance(features, lengths_B, products=self._products)
             assert self._shared_BGT is not None, "layers are visited in order"
+            self._missed.append(missed(target_BGT, self._shared_BGT.detach(), lengths_B, self.target.sinks))
             return LOSSES[self.target.loss](target_BGT, self._shared_BGT, lengths_B, self.target.sinks).mean()
+
+    def measured(self) -> dict[str, float]:
+        found, self._missed = torch.stack(self._missed), []
+        return {"missed": found.mean().item()}
 
     def _target(self, tap: LayerTap, lengths_B: Tensor) -> Tensor:
         rows = self.indexers.shape.rows
@@ -57,6 +64,20 @@ class IndexerTrainee(Trainee):
     def goes_on(self, layer: int) -> bool:
         last = layer + 1 == self.indexers.geometry.layers
         return not last and self.indexers.owned_by(layer + 1) is None
+
+
+def missed(target_BGT: Tensor, importance_BGT: Tensor, lengths_B: Tensor, sinks: int) -> Tensor:
+    """Of the tenth of (row, token) pairs that the target ranks highest in a layer, the share ranked lower: [].
+
+    Unlike a loss it is the same quantity whatever the loss is. Over the batch's pairs together, without sinks and
+    padding.
+    """
+    position_T = torch.arange(target_BGT.shape[-1], device=target_BGT.device)
+    counts_B1T = ((position_T >= sinks) & (position_T < lengths_B[:, None]))[:, None]
+    wanted, given = (x.masked_fill(~counts_B1T, -torch.inf).flatten() for x in (target_BGT, importance_BGT))
+    best = max(1, wanted.numel() // 10)
+    found = torch.zeros_like(wanted, dtype=torch.bool).scatter_(0, given.topk(best).indices, True)
+    return 1 - found[wanted.topk(best).indices].float().mean()
 
 
 def _row_lse(tap: LayerTap, target: TargetConfig) -> Tensor | None:

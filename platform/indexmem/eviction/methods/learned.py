@@ -42,7 +42,7 @@ class IndexerScores(EvictionMethod):
         if indexer is not None:
             lengths_B = torch.full((batch,), length, device=tap.key_BHLd.device)
             with torch.no_grad():
-                features = indexer.features(tap.hidden_BLD, tap.query_pre_BQLd)
+                features = indexer.features_of(tap)
                 importance_BGL = indexer.importance(features, lengths_B)
             if tap.layer != self._written_at:
                 self._shared_BGL, self._written_at = {}, tap.layer
