@@ -68,6 +68,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     folder = Path(arguments.rows)
     partitions = sorted({path.parent.name for path in (folder / "rows").rglob("*.parquet")} or {"."})
     rows = RowStore(folder).read(partitions)
+    if arguments.names:
+        names = json.loads(arguments.names.read_text())
+        rows = rows.filter(pc.is_in(rows["method"], pa.array([*names, FULL])))
+        called = pa.array([names.get(label, label) for label in rows["method"].to_pylist()])
+        rows = rows.set_column(rows.schema.get_field_index("method"), "method", called)
     if arguments.budgets:
         rows = rows.filter(pc.is_in(rows["budget"], pa.array([*arguments.budgets, "0%"])))
     summary = summarise(rows)
@@ -75,7 +80,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "title": arguments.title,
         "device": sorted(set(rows["device"].to_pylist())),
-        "commit": sorted(set(rows["git_commit"].to_pylist())),
+        "commit": [arguments.commit] if arguments.commit else sorted(set(rows["git_commit"].to_pylist())),
         "benchmarks": list(summary.benchmarks),
         "samples": len(set(zip(rows["benchmark"].to_pylist(), rows["sample_id"].to_pylist()))),
         "length": sorted(set(rows["length"].to_pylist())),
@@ -118,6 +123,8 @@ def main() -> None:
     parser.add_argument("--reference", default="")
     parser.add_argument("--budgets", nargs="*", default=[], help="only these")
     parser.add_argument("--title", default="method")
+    parser.add_argument("--names", type=Path, help="JSON of labels and what they are called; others are left out")
+    parser.add_argument("--commit", default="", help="where the machine that evaluated could not tell it")
     parser.add_argument("--show", type=Path, help="print the tables of this file")
     arguments = parser.parse_args()
     found = json.loads(arguments.show.read_text()) if arguments.show else measure(arguments)

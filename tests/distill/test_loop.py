@@ -14,6 +14,7 @@ from indexmem.distill.data import MicroBatch, Step, WindowStream
 from indexmem.distill.history import History
 from indexmem.distill.loop import STATE, LocalContext, distill
 from indexmem.distill.schedule import learning_rate
+from indexmem.errors import UserError
 from indexmem.eviction.indexer import IndexerStack
 
 
@@ -55,6 +56,30 @@ def test_loss_falls(spec, tmp_path):
     losses = [row["loss"] for row in history.read()]
     assert len(losses) == 120
     assert sum(losses[-10:]) < 0.6 * sum(losses[:10])
+
+
+def test_a_run_that_starts_from_modules_goes_on_where_they_are(spec, tmp_path):
+    first, second = History(tmp_path / "first", span=10), History(tmp_path / "second", span=10)
+    spec = with_overrides(spec, ["target.loss=kl"])
+    distill(spec, LocalContext(tmp_path / "run"), first, tiny_backbone())
+    trained = LocalContext(tmp_path / "run").restore()
+    further = with_overrides(spec, [f"distill.start_from={trained}"])
+    distill(further, LocalContext(tmp_path / "further"), second, tiny_backbone())
+    assert second.read()[0]["loss"] < 0.8 * first.read()[0]["loss"]
+    other = with_overrides(further, ["indexer.token_term=16"])
+    with pytest.raises(UserError, match=r"token_term is 128 there and 16 here.*Give the spec the same sizes"):
+        distill(other, LocalContext(tmp_path / "other"), second, tiny_backbone())
+
+
+def test_what_is_ranked_too_low_falls_as_an_indexer_learns(spec, tmp_path):
+    """Once a step, of each loss: the same quantity."""
+    for loss in ("kl", "bce", "mse"):
+        history = History(tmp_path / loss, span=10)
+        longer = with_overrides(spec, [f"target.loss={loss}", "distill.schedule.stable=70"])
+        distill(longer, LocalContext(tmp_path / f"run-{loss}"), history, tiny_backbone())
+        missed = [row["missed"] for row in history.read()]
+        assert all(0 <= value <= 1 for value in missed)
+        assert sum(missed[-10:]) < 0.8 * sum(missed[:10]), loss
 
 
 @pytest.mark.parametrize("packing", [False, True])

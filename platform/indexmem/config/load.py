@@ -115,6 +115,7 @@ def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
 PATHS = (
     ("model", "id"),
     ("distill", "texts"),
+    ("distill", "start_from"),
     ("grid", "haystack"),
     ("indexer", "checkpoint"),
     ("run", "root"),

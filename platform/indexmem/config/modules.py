@@ -34,7 +34,8 @@ class IndexerConfig(Section):
         0.1, description="share of an even budget that every head keeps in any case, where heads share one"
     )
     checkpoint: str | None = Field(
-        None, description="folder of trained modules, or testbed-modules; default: what this spec trains"
+        None,
+        description="folder or shipped name (testbed-modules, smollm2-modules) of trained modules; default: the spec's own",
     )
 
     @model_validator(mode="after")

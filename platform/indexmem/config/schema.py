@@ -62,6 +62,10 @@ class DistillConfig(Section):
         None, description="folder or URI (s3://, gs://, ...) for checkpoints; default: the run's own folder"
     )
     max_failures: Annotated[int, Field(ge=0)] = Field(3, description="worker-group restarts before the run fails")
+    start_from: str | None = Field(
+        None,
+        description="folder or shipped name (testbed-modules, smollm2-modules) of modules to go on training",
+    )
     modules: tuple[Literal["indexer", "memory", "locret"], ...] = Field(("indexer",), description="what is trained")
     locret_hidden: PositiveInt = Field(1024, description="hidden size of Locret's heads")
     joint_from: Annotated[int, Field(ge=0)] = Field(0, description="step at which memories join (second stage)")

@@ -22,8 +22,10 @@ from indexmem.distill.prefetch import prefetched
 from indexmem.distill.schedule import learning_rate
 from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.distill.trainees.registry import make_trainees
+from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import load_module, save_modules
 from indexmem.models.backbone import Backbone, load_backbone
+from indexmem.models.shipped import checkpoint_folder
 
 STATE = "state.pt"
 
@@ -104,6 +106,8 @@ def distill(experiment: Experiment, context: TrainContext, history: History, bac
     backbone = backbone or load_backbone(experiment.model)
     torch.manual_seed(config.seed)  # the same initial weights on every rank
     trainees = make_trainees(experiment, backbone.geometry)
+    if config.start_from is not None:
+        begin_with(checkpoint_folder(config.start_from), trainees)
     module = DistillModule(backbone, trainees, experiment.target).to(backbone.device)
     synchronised = context.wrap(module)
     optimizers = [
@@ -195,6 +199,20 @@ def _named_metrics(name: str, losses_L: Tensor, norm: float) -> dict[str, float]
         f"loss_worst_layer{suffix}": losses_L.max().item(),
         f"grad_norm{suffix}": norm,
     }
+
+
+def begin_with(folder: Path, trainees: Sequence[Trainee]) -> None:
+    """Give modules the weights of those of their name in a checkpoint. Raises UserError where they do not fit."""
+    for trainee in trainees:
+        shape, _, weights = load_module(folder, trainee.name)
+        wanted = trainee.trained.shape.to_dict()  # type: ignore[union-attr, operator]
+        if differs := sorted(name for name in {*shape, *wanted} if shape.get(name) != wanted.get(name)):
+            said = ", ".join(f"{name} is {shape.get(name)} there and {wanted.get(name)} here" for name in differs)
+            raise UserError(
+                f"distill.start_from={folder}: '{trainee.name}' has another shape: {said}. "
+                "Give the spec the same sizes, or leave distill.start_from out."
+            )
+        trainee.trained.load_state_dict(weights)
 
 
 def _resume(

@@ -15,10 +15,11 @@ from typing import Any
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import content_hash, run_root
 from indexmem.distill.corpus import open_corpus
-from indexmem.eviction.checkpoint import CONFIG
+from indexmem.eviction.checkpoint import CONFIG, all_weights_hash
 from indexmem.eviction.methods.learned import trained_share
 from indexmem.files import copy_folder
 from indexmem.models.backbone import fingerprint, inspect
+from indexmem.models.shipped import checkpoint_folder
 
 # Settings that change how fast or how safely training runs, not what it computes.
 OPERATIONAL = {
@@ -47,13 +48,14 @@ class DistillRun:
             "indexer": _indexer(experiment),
             "memory": experiment.memory.model_dump(mode="json"),
             "target": experiment.target.model_dump(mode="json"),
-            "distill": experiment.distill.model_dump(mode="json", exclude=OPERATIONAL),
+            "distill": experiment.distill.model_dump(mode="json", exclude={*OPERATIONAL, "start_from"}),
         }
         identity = {
             "model": fingerprint(experiment.model),
             **{section: _as_ever(settings, LATER.get(section, {})) for section, settings in sections.items()},
             "stream": STREAM_VERSION,
             "texts": [open_corpus(text).fingerprint for text in experiment.distill.texts],
+            **_begun_with(experiment),
         }
         name = content_hash(identity)
         return cls(name, run_root(experiment) / "distill" / name)
@@ -83,6 +85,16 @@ def _indexer(experiment: Experiment) -> dict[str, Any]:
     sections = {"indexer": settings, "target": experiment.target.model_dump(mode="json")}
     settings["share"] = trained_share(sections, rows)
     return settings if settings["share"] != "head" else settings | {"floor": None}
+
+
+def _begun_with(experiment: Experiment) -> dict[str, str]:
+    """Hashes of trained modules that a training builds on, which have names of their own only as folders."""
+    config, found = experiment.distill, {}
+    if config.start_from is not None:
+        found["start_from"] = all_weights_hash(checkpoint_folder(config.start_from))
+    if "memory" in config.modules and "indexer" not in config.modules and experiment.indexer.checkpoint is not None:
+        found["evicts by"] = all_weights_hash(checkpoint_folder(experiment.indexer.checkpoint))
+    return found
 
 
 def _as_ever(settings: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:

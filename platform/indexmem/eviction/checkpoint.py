@@ -88,3 +88,8 @@ def weights_hash(folder: str | Path, *names: str) -> str:
         digest.update(json.dumps(modules[name]["shape"], sort_keys=True).encode())
         digest.update((Path(folder) / f"{name}.safetensors").read_bytes())
     return digest.hexdigest()[:16]
+
+
+def all_weights_hash(folder: str | Path) -> str:
+    """The same of all modules of a checkpoint."""
+    return weights_hash(folder, *sorted(read_config(folder)["modules"]))

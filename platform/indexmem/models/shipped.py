@@ -14,7 +14,8 @@ from indexmem.errors import UserError
 FOLDER = Path(__file__).parents[1] / "assets"
 WEIGHTS = "model.safetensors"
 TESTBED = "testbed"
-MODULES = "testbed-modules"  # indexers, memories and Locret heads of the testbed
+MODULES = "testbed-modules"  # indexer, memories and Locret heads of the testbed; also those of SmolLM2
+TRAINED = "indexer.safetensors"  # what every folder of trained modules holds
 MADE_BY: Mapping[str, str] = MappingProxyType({TESTBED: "python jobs/pretrain_testbed.py sweeps/testbed.yaml --ship"})
 
 
@@ -23,9 +24,14 @@ def shipped_models() -> Mapping[str, Path]:
     return {path.parent.name: path.parent for path in sorted(FOLDER.glob(f"*/{WEIGHTS}"))}
 
 
+def shipped_modules() -> Mapping[str, Path]:
+    """Folders of trained modules that are here, by name."""
+    return {path.parent.name: path.parent for path in sorted(FOLDER.glob(f"*/{TRAINED}"))}
+
+
 def checkpoint_folder(name: str) -> Path:
     """Folder of trained modules: those that this package carries by their name, all others by their path."""
-    return FOLDER / name if name == MODULES else Path(name).expanduser().absolute()
+    return shipped_modules().get(name) or Path(name).expanduser().absolute()
 
 
 def check_shipped(name: str) -> None:

@@ -7,14 +7,17 @@ from signal import Signals
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.distill.data import WindowStream
+from indexmem.distill.loop import begin_with
 from indexmem.distill.runs import DistillRun
+from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
-from indexmem.eviction.checkpoint import read_config
+from indexmem.eviction.checkpoint import check_geometry, read_config
 from indexmem.live.view import LiveView
 from indexmem.models.backbone import check_packing, inspect, load_tokenizer
 from indexmem.models.geometry import Geometry
 from indexmem.models.prompt import encode
 from indexmem.models.rereading import LEAD_IN, most_read_again
+from indexmem.models.shipped import checkpoint_folder
 from indexmem.runtime import check_resources, cluster, wait_for_nodes
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.workflows.terminal import PROGRESS_SECONDS, say
@@ -84,6 +87,10 @@ def check_distill(experiment: Experiment) -> DistillRun:
     if config.packing or again:
         check_packing(experiment.model, config.length, again)
     WindowStream.of(config, tokenizer).check()
+    if config.start_from is not None:
+        folder = checkpoint_folder(config.start_from)
+        check_geometry(folder, geometry)
+        begin_with(folder, make_trainees(experiment, geometry))
     return DistillRun.of(experiment)
 
 

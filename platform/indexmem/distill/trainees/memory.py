@@ -35,6 +35,7 @@ from indexmem.eviction.sharing import Sharing
 from indexmem.models.attention import LayerTap, output_weight
 from indexmem.models.geometry import Geometry
 from indexmem.models.rereading import Reread
+from indexmem.models.shipped import checkpoint_folder
 
 # Squared error, as a share of the output's square, below which evictions cost nothing: heads that share a budget keep
 # almost all of what they attend to in some windows, which would weigh without limit.
@@ -174,7 +175,8 @@ def _base_method(
         sections = {"indexer": experiment.indexer.model_dump(), "target": experiment.target.model_dump()}
         across = trained_share(sections, indexers.shape.rows)
         return IndexerScores(indexers, Sharing(across, experiment.indexer.floor))
-    context = MethodContext.of(experiment, geometry, experiment.indexer.checkpoint)
+    checkpoint = experiment.indexer.checkpoint
+    context = MethodContext.of(experiment, geometry, None if checkpoint is None else str(checkpoint_folder(checkpoint)))
     method = make_method(MethodConfig(name=base), context)
     if method.own_pass:
         raise UserError(f"memory.bases: '{base}' reads a whole context again and cannot score windows; leave it out.")
