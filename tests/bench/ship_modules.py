@@ -19,6 +19,12 @@ from indexmem.eviction.checkpoint import CONFIG, read_config
 from indexmem.files import draft_of, write_whole
 
 
+def without_paths(trained: dict[str, Any]) -> dict[str, Any]:
+    """The record without the folders of the machine that trained."""
+    indexer = {name: value for name, value in trained.get("indexer", {}).items() if name != "checkpoint"}
+    return {**trained, "indexer": indexer}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
@@ -33,12 +39,15 @@ def main() -> None:
         for name, described in config["modules"].items():
             if name in modules:
                 continue
-            modules[name] = {**described, "trained": config["trained"]}
+            modules[name] = {**described, "trained": without_paths(config["trained"])}
             halves = {key: tensor.half() for key, tensor in load_file(folder / f"{name}.safetensors").items()}
             with draft_of(arguments.to / f"{name}.safetensors") as draft:
                 save_file(halves, draft)
             print(f"{name}: {(arguments.to / f'{name}.safetensors').stat().st_size / 2**20:.2f} MiB from {folder}")
-    write_whole(arguments.to / CONFIG, json.dumps({**first, "modules": modules}, indent=1) + "\n")
+    write_whole(
+        arguments.to / CONFIG,
+        json.dumps({**first, "modules": modules, "trained": without_paths(first["trained"])}, indent=1) + "\n",
+    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Shapes in the equation: L tokens, D model width, Q query heads, H KV heads, d head_dim, m MLP width, K kept tokens,
 U tokens projected to K and V, A pairs of a query and a kept token that it sees, G score rows, h indexer heads,
-i indexer dim.
+i indexer dim, w width of the indexer's token term.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def prefill_flops(
     """Multiplications and additions of all layers; norms, softmax, embedding and the final head are left out.
 
         layer   = 2 L D Q d + 4 U D H d + 2 L Q d D + 4 Q d A + 6 L D m
-        indexer = 2 L (Q d G h i + D i + D G h) + (L (L + 1) / 2) G h (2 i + 3)
+        indexer = 2 L (Q d G h i + D i + D G h) + (L (L + 1) / 2) G h (2 i + 3) + 2 L w (D + G)
         A       = K (L + 1) / 2        kept tokens spread evenly; exact for K = L, where it is plain prefill
 
     `projected` is U: at least K, when all heads keep the same tokens (the default), at most min(L, H K). `pairs` is A
@@ -44,5 +44,6 @@ def prefill_flops(
         heads = indexer.rows * indexer.heads
         scoring = 2 * tokens * (width * heads * indexer.dim + geometry.hidden_size * (indexer.dim + heads))
         scoring += tokens * (tokens + 1) // 2 * heads * (2 * indexer.dim + 3)
+        scoring += 2 * tokens * indexer.token_term * (geometry.hidden_size + indexer.rows)
         total += -(-geometry.layers // indexer.share_every) * scoring
     return total

@@ -57,11 +57,11 @@ class IndexerShape:
 
     @classmethod
     def of(cls, config: IndexerConfig, geometry: Geometry) -> IndexerShape:
-        """Defaults of the paper: H_i = H/4 and d_i = head_dim/8 (at least 1)."""
+        """Defaults of the paper: H_i = H/4 and d_i = head_dim/8 (at least 1); 0 without pairs."""
         return cls(
             scope=config.scope,
-            heads=config.heads or max(1, geometry.heads // 4),
-            dim=config.dim or max(1, geometry.head_dim // 8),
+            heads=(config.heads or max(1, geometry.heads // 4)) if config.pair_term else 0,
+            dim=(config.dim or max(1, geometry.head_dim // 8)) if config.pair_term else 0,
             activation=config.activation,
             rows=geometry.kv_heads if config.scope == "kv_head" else 1,
             share_every=config.share_every,
