@@ -7,6 +7,7 @@ import pytest
 from indexmem.cli import main
 from indexmem.config.load import load, validate
 from indexmem.config.pretrain import PretrainConfig
+from indexmem.config.text import MIXTURE
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.grid import plan
@@ -53,8 +54,11 @@ def test_what_is_shipped_is_small_and_says_where_it_comes_from():
     sizes = {path.stem: path.stat().st_size for path in folder.glob("*.safetensors")}
     assert set(sizes) == {"indexer", "locret", "memory-indexer", "memory-snapkv"}
     assert max(sizes.values()) < 2 * 2**20
-    trained = json.loads((folder / "config.json").read_text())["trained"]
-    assert trained["backbone"] == "testbed" and trained["distill"]["texts"] == ["build/testbed/documents.jsonl"]
+    config = json.loads((folder / "config.json").read_text())
+    for module in config["modules"].values():
+        assert module["trained"]["backbone"] == "testbed"
+        texts = {text["name"] for text in module["trained"]["distill"]["texts"]}
+        assert texts == {text.name for text in MIXTURE}, "no task of the evaluation"
 
 
 def test_other_checkpoints_are_folders(tmp_path, monkeypatch):
@@ -89,9 +93,12 @@ def test_documents_that_cannot_be_made_are_refused_and_nothing_is_written(config
     assert not path.exists() and not folder.exists()
 
 
-def test_the_spec_of_the_modules_is_the_one_in_the_repository():
-    trained = json.loads((checkpoint_folder(MODULES) / "config.json").read_text())["trained"]
-    spec = load("sweeps/testbed-modules.yaml").distill.model_dump(mode="json")
-    assert {key: value for key, value in trained["distill"].items() if key != "texts"} == {
-        key: value for key, value in spec.items() if key != "texts"
-    }
+def test_the_specs_of_the_modules_are_those_in_the_repository():
+    """Whatever was trained with `sweeps/indexer/testbed.yaml`, but for what the comments of testbed-modules.yaml say."""
+    modules = json.loads((checkpoint_folder(MODULES) / "config.json").read_text())["modules"]
+    spec = load("sweeps/indexer/testbed.yaml")
+    ours = spec.distill.model_dump(mode="json")
+    for name, changed in (("indexer", set()), ("locret", {"modules", "locret_hidden"})):
+        trained = modules[name]["trained"]
+        assert trained["target"] == spec.target.model_dump(mode="json")
+        assert {key for key, value in trained["distill"].items() if value != ours[key]} == changed
