@@ -94,7 +94,7 @@ def test_documents_that_cannot_be_made_are_refused_and_nothing_is_written(config
 
 
 def test_the_specs_of_the_modules_are_those_in_the_repository():
-    """Whatever was trained with `sweeps/indexer/testbed.yaml`, but for what the comments of testbed-modules.yaml say."""
+    """But for what the comments of sweeps/testbed-modules.yaml say."""
     modules = json.loads((checkpoint_folder(MODULES) / "config.json").read_text())["modules"]
     spec = load("sweeps/indexer/testbed.yaml")
     ours = spec.distill.model_dump(mode="json")

@@ -26,7 +26,8 @@ def every_method(geometry: Geometry, folder: Path) -> dict[str, EvictionMethod]:
     """All of METHODS by name; `folder` takes what some of them load."""
     indexers = IndexerStack(IndexerShape.of(IndexerConfig(), geometry), geometry)
     trained = {"indexer": indexers, "locret": LocretStack(LocretShape(), geometry)}
-    context = MethodContext(geometry, checkpoint=str(save_modules(trained, folder / "trained")))
+    calibrated = {"target": {"loss": "bce"}}  # as by default: all heads share a budget
+    context = MethodContext(geometry, checkpoint=str(save_modules(trained, folder / "trained", calibrated)))
     params: dict[str, dict] = {name: {} for name in METHODS}
     for name in PRETRAINED:
         if name == "fastkvzip":

@@ -81,7 +81,7 @@ def _over_base(scores: str, kind: type[Any], config: type[Params]) -> Entry:
 METHODS: Mapping[str, Entry] = MappingProxyType(
     {
         FULL: own("nothing: everything is kept", FullCache),
-        "indexer": learned("distilled indexer, maximum over queries", LearnedIndexer),
+        "indexer": learned("distilled prediction of what a repetition attends to", LearnedIndexer),
         "locret": learned("trained retention heads", Locret, "recent"),
         "xkv": own("nothing: all tokens, in low rank", XKV, ("group", "key_share")),
         "snapkv": kvpress("attention of the last queries", SnapKVPress, SnapKV),
