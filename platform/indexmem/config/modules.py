@@ -35,7 +35,7 @@ class IndexerConfig(Section):
     )
     checkpoint: str | None = Field(
         None,
-        description="folder or shipped name (testbed-modules, smollm2-modules) of trained modules; default: the spec's own",
+        description="folder of trained modules, testbed-modules or smollm2-modules; default: the spec's own",
     )
 
     @model_validator(mode="after")
