@@ -10,7 +10,7 @@ from indexmem.workflows.distill import check_distill
 
 REPOSITORY = Path(__file__).parents[2]
 PRESETS = REPOSITORY / "sweeps" / "presets"
-OURS = {"scope": "kv_head", "pair_term": True, "token_term": 128, "share": "model", "floor": 0.1}
+OURS = {"scope": "kv_head", "pair_term": False, "token_term": 128, "share": "model", "floor": 0.1}
 
 
 @pytest.mark.parametrize("name", ["paper", "paper-table1"])
@@ -29,6 +29,7 @@ def test_the_default_preset_is_what_a_spec_without_settings_means():
     assert OURS.items() <= spec.indexer.model_dump().items()
     assert spec.target == plain.target
     assert spec.memory == plain.memory
+    assert spec.distill.texts == plain.distill.texts
     # None: as trained, which is for all heads here.
     assert spec.indexer.model_dump(exclude={"share"}) == plain.indexer.model_dump(exclude={"share"})
     assert plain.indexer.share is None and plain.target.calibrated

@@ -185,7 +185,7 @@ def test_a_data_set_of_the_hub_is_copied_once_whatever_its_weight():
 def test_runs_keep_the_names_that_they_had():
     """Known ids: finished trainings are found by them, and grids that use them."""
     distilling = {"distill": {"texts": ["essays-heldout"], "length": 64}}
-    as_before = {"indexer": {"token_term": 0}, "target": {"source": "logprobs", "loss": "kl"}}
+    as_before = {"indexer": {"pair_term": True, "token_term": 0}, "target": {"source": "logprobs", "loss": "kl"}}
     spec = validate(as_before | distilling, "test")
     assert DistillRun.of(spec).id == "14e0fdd107f3ee9c"
     for same in (["indexer.share=head"], ["indexer.floor=0.3"], ["indexer.share=head", "indexer.floor=0.3"]):

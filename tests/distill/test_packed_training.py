@@ -36,8 +36,9 @@ SPECS = {
         "memory": {"features": "positive", "dim": 16, "rotary": "pre"},
         "distill": DISTILL,
     },
-    "shared indexer": {"target": ONCE, "indexer": {"share_every": 2}},
+    "shared indexer": {"target": ONCE, "indexer": {"share_every": 2, "pair_term": True}},
     "read twice": {
+        "indexer": {"pair_term": True},
         "target": {"request": REQUEST, "chunk": 32},
         "memory": {"dim": 8, "bases": ["indexer", "snapkv"]},
         "distill": DISTILL,

@@ -18,6 +18,7 @@ REQUEST, CHUNK, ASKED = "Again", 20, 12
 FAMILIES = ["llama", "qwen3", "gemma3_text"]
 SPEC = validate(
     {
+        "indexer": {"pair_term": True},
         "target": {"request": REQUEST, "chunk": CHUNK},
         "memory": {"features": "positive", "dim": 16, "bases": ["indexer", "knorm"]},  # not slots: they follow batches
         "distill": {"modules": ["indexer", "memory"], "query_tokens": ASKED},

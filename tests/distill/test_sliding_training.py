@@ -22,6 +22,7 @@ def spec(tmp_path):
     (tmp_path / "text.txt").write_text(TEXT)
     return validate(
         {
+            "indexer": {"pair_term": True},
             "memory": {"dim": 8},
             "distill": {
                 "texts": [str(tmp_path / "text.txt")],

@@ -31,7 +31,7 @@ NAMES = (*DECODING, "indexer+memory", "snapkv+memory")
 
 def checkpoint_of(geometry, folder, *, share_every=1, scope="kv_head", rotary="post") -> str:
     torch.manual_seed(1)
-    config = IndexerConfig(share_every=share_every, scope=scope, heads=2, dim=4, token_term=0)
+    config = IndexerConfig(share_every=share_every, scope=scope, pair_term=True, heads=2, dim=4, token_term=0)
     modules = {"indexer": IndexerStack(IndexerShape.of(config, geometry), geometry)}
     for base in ("indexer", "snapkv"):
         shape = MemoryShape.of(MemoryConfig(dim=6, rotary=rotary), geometry)

@@ -28,10 +28,11 @@ LAYERS, HEADS = 3, 2
 SNAPKV = {"window_size": 12, "kernel_size": 5}
 
 
-def checkpoint_of(folder, **settings) -> str:
+def checkpoint_of(folder, pair_term=True, **settings) -> str:
     torch.manual_seed(1)
     geometry = tiny_backbone().geometry
-    config = IndexerConfig(**{"heads": 2, "dim": 4, "token_term": 6} | settings)
+    pairs = {"pair_term": True, "heads": 2, "dim": 4} if pair_term else {"pair_term": False}
+    config = IndexerConfig(**pairs | {"token_term": 6} | settings)
     modules = {"indexer": IndexerStack(IndexerShape.of(config, geometry), geometry)}
     for base in ("indexer", "knorm"):
         shape = MemoryShape.of(MemoryConfig(dim=6), geometry)

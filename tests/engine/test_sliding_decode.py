@@ -147,7 +147,7 @@ def test_text_equals_the_reference_when_the_cache_is_compressed_while_decoding(m
 def memory_checkpoint(folder, geometry, **memory):
     """Trained-looking modules: an indexer and its memory."""
     torch.manual_seed(5)
-    indexers = IndexerStack(IndexerShape.of(IndexerConfig(), geometry), geometry)
+    indexers = IndexerStack(IndexerShape.of(IndexerConfig(pair_term=True), geometry), geometry)
     memories = noisy(MemoryStack(MemoryShape.of(MemoryConfig(**memory), geometry), geometry))
     return save_modules({"indexer": indexers, "memory-indexer": memories}, folder)
 

@@ -26,7 +26,7 @@ LENGTH, SINKS = 70, 3
 def scores_for(family, share_every=1, scope="kv_head", sharing=EVEN) -> IndexerScores:
     torch.manual_seed(2)
     geometry = tiny_backbone(family).geometry
-    config = IndexerConfig(share_every=share_every, scope=scope, heads=2, dim=4, token_term=0)
+    config = IndexerConfig(share_every=share_every, scope=scope, pair_term=True, heads=2, dim=4, token_term=0)
     shape = IndexerShape.of(config, geometry)
     return IndexerScores(IndexerStack(shape, geometry).requires_grad_(False), sharing)
 

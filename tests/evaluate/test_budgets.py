@@ -40,10 +40,10 @@ KEYS = 2 * 2 * (4 + 1) * 4  # bytes of its indexer keys: two indexers, two heads
 METHODS = ("indexer", "indexmem", "snapkv", "pyramidkv", "adakv", "knorm", "xkv")
 
 
-def checkpoint_of(geometry: Geometry, folder, share_every: int = 2, token_term: int = 0, **memory) -> str:
+def checkpoint_of(geometry: Geometry, folder, share_every: int = 2, token_term: int = 6, **memory) -> str:
     """An untrained indexer (for pairs of layers) and a memory of 5 slots."""
     torch.manual_seed(0)
-    settings = IndexerConfig(heads=2, dim=4, share_every=share_every, token_term=token_term)
+    settings = IndexerConfig(pair_term=True, heads=2, dim=4, share_every=share_every, token_term=token_term)
     indexers = IndexerStack(IndexerShape.of(settings, geometry), geometry)
     memories = MemoryStack(MemoryShape.of(MemoryConfig(**{"dim": 5} | memory), geometry), geometry)
     return str(save_modules({"indexer": indexers, "memory-indexer": memories}, folder))

@@ -97,7 +97,7 @@ def folders(tmp_path_factory):
     torch.manual_seed(3)
     model = save_tiny_model(tmp_path_factory.mktemp("model"))
     geometry = inspect(validate({"model": {"id": str(model)}}, "test").model)
-    indexers = IndexerStack(IndexerShape.of(IndexerConfig(heads=2, dim=4), geometry), geometry)
+    indexers = IndexerStack(IndexerShape.of(IndexerConfig(pair_term=True, heads=2, dim=4), geometry), geometry)
     return str(model), str(save_modules({"indexer": indexers}, tmp_path_factory.mktemp("modules")))
 
 
@@ -174,9 +174,8 @@ def test_commands_end_with_a_word_on_what_to_do(methods, settings, words, tmp_pa
     torch.manual_seed(3)
     model = save_tiny_model(tmp_path / "model")
     geometry = inspect(validate({"model": {"id": str(model)}}, "test").model)
-    shape = IndexerShape.of(
-        IndexerConfig(heads=2, dim=4, share_every=2, scope=settings.pop("scope", "kv_head")), geometry
-    )
+    scope = settings.pop("scope", "kv_head")
+    shape = IndexerShape.of(IndexerConfig(pair_term=True, heads=2, dim=4, share_every=2, scope=scope), geometry)
     memories = MemoryStack(MemoryShape.of(MemoryConfig(dim=5), geometry), geometry)
     modules = {"indexer": IndexerStack(shape, geometry), "memory-indexer": memories}
     folder = save_modules(modules, tmp_path / "modules")

@@ -19,7 +19,11 @@ from indexmem.models.shipped import MODULES, checkpoint_folder
 
 HIDDEN, QUERY_HEADS, HEAD_DIM = 24, 4, 6
 LENGTHS = (37, 20, 1)
-TERMS = {"pair": {}, "token": {"pair_term": False, "token_term": 7}, "both": {"token_term": 7}}
+TERMS = {
+    "pair": {"pair_term": True, "token_term": 0},
+    "token": {"pair_term": False, "token_term": 7},
+    "both": {"pair_term": True, "token_term": 7},
+}
 
 
 def make(
@@ -103,7 +107,9 @@ def test_parameter_count_of_the_paper():
     )
     geometry = Geometry.of(config)
     with torch.device("meta"):
-        indexers = IndexerStack(IndexerShape.of(IndexerConfig(scope="layer", token_term=0), geometry), geometry)
+        indexers = IndexerStack(
+            IndexerShape.of(IndexerConfig(scope="layer", pair_term=True, token_term=0), geometry), geometry
+        )
     assert indexers.parameter_count == 19_922_944
     assert sum(p.numel() for p in indexers[0].parameters()) == 622_592
 
@@ -120,15 +126,15 @@ def test_parameter_counts_of_the_terms():
             return IndexerStack(IndexerShape.of(IndexerConfig(**settings), geometry), geometry).parameter_count
 
     pairs = 4096 * 8 * 8 * 16 + 4096 * 16 + 4096 * 8 * 8
-    assert count(token_term=0) == pairs
-    assert count(pair_term=False) == 524_416 + 1_032
-    assert count() == pairs + 524_416 + 1_032
+    assert count(pair_term=True, token_term=0) == pairs
+    assert count() == 524_416 + 1_032 == 525_448, "the default is the term of the token alone"
+    assert count(pair_term=True) == pairs + 524_416 + 1_032
 
 
 def test_a_checkpoint_of_before_there_were_terms_scores_the_same_bit_for_bit(tmp_path):
     geometry = Geometry.of(tiny_config("llama"))
     torch.manual_seed(0)
-    indexers = IndexerStack(IndexerShape.of(IndexerConfig(token_term=0), geometry), geometry)
+    indexers = IndexerStack(IndexerShape.of(IndexerConfig(pair_term=True, token_term=0), geometry), geometry)
     path = save_modules({"indexer": indexers}, tmp_path / "old") / "config.json"
     config = json.loads(path.read_text())
     shape = config["modules"]["indexer"]["shape"]
@@ -162,7 +168,7 @@ def test_shipped_modules_are_of_pairs_alone():
 @pytest.mark.parametrize("terms", TERMS)
 def test_checkpoint_round_trip_and_foreign_geometry(tmp_path, terms):
     geometry = Geometry.of(tiny_config("llama"))
-    indexers = IndexerStack(IndexerShape.of(IndexerConfig(**({"token_term": 0} | TERMS[terms])), geometry), geometry)
+    indexers = IndexerStack(IndexerShape.of(IndexerConfig(**TERMS[terms]), geometry), geometry)
     save_modules({"indexer": indexers}, tmp_path / "a", {"step": 3})
     loaded = IndexerStack.load(tmp_path / "a")
     assert loaded.shape == indexers.shape

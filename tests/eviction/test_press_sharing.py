@@ -30,7 +30,11 @@ from indexmem.eviction.press import IndexerPress, IndexMemPress, MemoryPress
 from indexmem.models.attention import attention_layers
 
 SHARED = ("layer", "model")
-TERMS = [{"token_term": 8}, {"token_term": 0}, {"token_term": 8, "pair_term": False}]
+TERMS = [
+    {"token_term": 8, "pair_term": True},
+    {"token_term": 0, "pair_term": True},
+    {"token_term": 8, "pair_term": False},
+]
 QUESTIONS = ["Page 5?", "Where?"]
 
 

@@ -30,8 +30,10 @@ from indexmem.models.rereading import Readings
 
 
 def stack_for(geometry: Geometry, share_every: int, **settings) -> IndexerStack:
+    """With both terms, unless told otherwise."""
     torch.manual_seed(1)
-    return IndexerStack(IndexerShape.of(IndexerConfig(share_every=share_every, **settings), geometry), geometry)
+    config = IndexerConfig(**{"share_every": share_every, "pair_term": True} | settings)
+    return IndexerStack(IndexerShape.of(config, geometry), geometry)
 
 
 def method_of(stack: IndexerStack, folder) -> object:
@@ -45,7 +47,7 @@ def spec(tmp_path):
     schedule = {"warmup": 2, "stable": 58, "decay": 0, "kind": "constant", "peak_lr": 0.02}
     return validate(
         {
-            "indexer": {"share_every": 2},
+            "indexer": {"share_every": 2, "pair_term": True},
             "distill": {"texts": [str(tmp_path / "text.txt")], "length": 64, "batch_size": 2, "schedule": schedule},
         },
         "test",
@@ -103,8 +105,9 @@ def test_a_group_ranks_by_its_owners_scores(scope, tmp_path):
 @pytest.mark.parametrize(("terms", "numbers"), [("pair", 5), ("token", 1), ("both", 6)])
 def test_bytes_count_owners_only(scope, rows, share_every, owners, terms, numbers, tmp_path):
     backbone = tiny_backbone()
-    settings = {"pair_term": terms != "token", "token_term": 0 if terms == "pair" else 8}
-    stack = stack_for(backbone.geometry, share_every, scope=scope, dim=5, **settings)
+    settings = {"pair_term": False} if terms == "token" else {"pair_term": True, "dim": 5}
+    settings["token_term"] = 0 if terms == "pair" else 8
+    stack = stack_for(backbone.geometry, share_every, scope=scope, **settings)
     method = method_of(stack, tmp_path / "c")
     done = prefill(backbone, random_ids(40), {"m": method}, sinks=4)
     row = method.compress(done.context, done.rankings_HL["m"], done.context.tokens * (1 - 0.5))

@@ -31,6 +31,7 @@ COMMON = [
     "grid.benchmarks=[niah_single_1]",
     "grid.samples=2",
     "sweep.axes.distill.schedule.peak_lr={low: 1e-3, high: 0.3, log: true}",
+    "indexer.pair_term=true",
     "sweep.axes.indexer.dim=[2, 4, 8]",
 ]
 

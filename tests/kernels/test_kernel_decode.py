@@ -42,7 +42,7 @@ def methods_of(names, backbone, folder):
     geometry = backbone.geometry
     slots = MemoryShape.of(MemoryConfig(features="slots", dim=24), geometry)
     modules = {
-        "indexer": IndexerStack(IndexerShape.of(IndexerConfig(), geometry), geometry),
+        "indexer": IndexerStack(IndexerShape.of(IndexerConfig(pair_term=True), geometry), geometry),
         "memory-snapkv": MemoryStack(slots, geometry),
     }
     context = MethodContext(geometry, str(backbone.device), str(save_modules(modules, folder)))

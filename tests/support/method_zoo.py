@@ -24,7 +24,7 @@ PRETRAINED = ("kvzap", "fastkvzip", "qfilter", "expected_attention_stats")
 
 def every_method(geometry: Geometry, folder: Path) -> dict[str, EvictionMethod]:
     """All of METHODS by name; `folder` takes what some of them load."""
-    indexers = IndexerStack(IndexerShape.of(IndexerConfig(), geometry), geometry)
+    indexers = IndexerStack(IndexerShape.of(IndexerConfig(pair_term=True), geometry), geometry)
     trained = {"indexer": indexers, "locret": LocretStack(LocretShape(), geometry)}
     calibrated = {"target": {"loss": "bce"}}  # as by default: all heads share a budget
     context = MethodContext(geometry, checkpoint=str(save_modules(trained, folder / "trained", calibrated)))

@@ -38,8 +38,10 @@ def noisy(module):
 
 
 def checkpoint(folder, geometry, memory="slots", trained=None, **indexer):
+    """With both terms of the indexer, unless told otherwise."""
     torch.manual_seed(5)
-    indexers = IndexerStack(IndexerShape.of(IndexerConfig(**indexer), geometry), geometry)
+    config = IndexerConfig(**{"pair_term": True} | indexer)
+    indexers = IndexerStack(IndexerShape.of(config, geometry), geometry)
     shape = MemoryShape.of(MemoryConfig(**MEMORIES[memory]), geometry)
     modules = {"indexer": indexers}
     for base in ("indexer", "snapkv"):

@@ -13,9 +13,9 @@ from indexmem.config.schema import Experiment
 
 @pytest.fixture
 def sweep_spec() -> Callable[..., Experiment]:
-    """Makes a spec from the section `sweep`; `sections` are others."""
+    """Makes a spec from the section `sweep`; `sections` are others. Its indexer scores pairs, so it has a `dim`."""
 
     def make(sweep: dict[str, Any], **sections: Any) -> Experiment:
-        return validate({"name": "s", "sweep": sweep, **sections}, "spec")
+        return validate({"name": "s", "indexer": {"pair_term": True}, "sweep": sweep, **sections}, "spec")
 
     return make

@@ -14,7 +14,7 @@ from indexmem.sweep.proposals import make_proposer
 from indexmem.sweep.space import Space
 
 AXES = {"indexer.dim": [1, 2, 3, 4], "target.heads": ["max", "mean"]}
-SPACE = Space.of(validate({"sweep": {"axes": AXES, "search": "random"}}, "spec"))
+SPACE = Space.of(validate({"indexer": {"pair_term": True}, "sweep": {"axes": AXES, "search": "random"}}, "spec"))
 
 
 def book(folder: Path, planned: int = 8) -> Ledger:

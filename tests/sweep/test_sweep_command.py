@@ -32,6 +32,7 @@ def spec_path(tmp_path, monkeypatch):
             "samples": 1,
             "haystack": str(tmp_path / "text.txt"),
         },
+        "indexer": {"pair_term": True},
         "sweep": {"axes": {"indexer.dim": [2, 4], "indexer.share_every": [1, 3]}, "objectives": ["score"]},
         "run": {"root": str(tmp_path / "runs")},
     }

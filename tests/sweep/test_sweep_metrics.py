@@ -65,7 +65,7 @@ def test_losses_are_means_over_the_steps_that_have_them(sweep_spec):
         ({"objectives": ["scor"]}, "sweep.objectives: no metric is called 'scor'. Did you mean 'score'?"),
         ({"objectives": ["score/indexer/r0.95"]}, "Did you mean 'score/indexer/r0.75'?"),
         ({"scheduler": "asha", "asha": {"metric": "score"}}, "sweep.asha.metric: no metric is called 'score'"),
-        ({"axes": {"target.scale": ["head", "model"]}}, "since target.scale says what a loss measures"),
+        ({"axes": {"target.scale": ["head", "model"]}}, "since target.scale says what it measures"),
         (
             {"axes": {"indexer.scope": ["layer"]}, "objectives": ["score"], "scheduler": "asha"},
             "sweep.asha.metric: 'loss' is not the same quantity in all trials",

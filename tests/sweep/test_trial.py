@@ -37,6 +37,7 @@ def spec(tmp_path):
             "haystack": str(tmp_path / "text.txt"),
             "max_new_tokens": 2,
         },
+        "indexer": {"pair_term": True},
         "sweep": {"axes": {"indexer.dim": [2, 4]}, "objectives": ["score"]},
         "run": {"root": str(tmp_path / "runs")},
     }

@@ -19,7 +19,7 @@ STATES = (COMPLETE, STOPPED, FAILED, RUNNING)
 
 
 def experiment(root: Path) -> Experiment:
-    return spec(root, sweep={"axes": AXES, "objectives": ["score"]})
+    return spec(root, indexer={"pair_term": True}, sweep={"axes": AXES, "objectives": ["score"]})
 
 
 def sweep(place: Experiment, *states: str) -> Sweep:
@@ -116,7 +116,7 @@ def test_what_was_cut_off_is_completed(root: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_note_on_several_objectives_is_their_front(root: Path) -> None:
-    place = spec(root, sweep={"axes": AXES, "objectives": ["score", "bytes"]})
+    place = spec(root, indexer={"pair_term": True}, sweep={"axes": AXES, "objectives": ["score", "bytes"]})
     trials = [
         replace(trial(n, COMPLETE), metrics={"score": score, "bytes": size})
         for n, (score, size) in enumerate([(0.5, 3.0), (0.9, 9.0), (0.4, 4.0)])

@@ -2,7 +2,7 @@
 
 kvpress' caches hold as many tokens for each head of a layer. Where heads keep different numbers, all pairs therefore
 stay, and attention ignores those that were evicted, as with kvpress' own head-wise presses.
-Shapes: B batch, H KV heads of a layer, X heads that share a budget, L context tokens.
+Shapes: N layers, B batch, H KV heads of a layer, X heads that share a budget, L context tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def sharing_of(share: Across | None, floor: float, trained: Mapping[str, Any], s
             "out. Leave `share` out, or distil one with scope=kv_head."
         )
     across = share or trained_share(trained, shape.rows)
-    return EVEN if across == "head" else Sharing(across, floor)
+    return EVEN if across == "head" else Sharing(across, floor, alike=shape.share_every)
 
 
 class SharedBudget:
@@ -60,10 +60,11 @@ class SharedBudget:
         scored, self._scored = self._scored, []
         scores_BXL = torch.cat([scores.to(scores_BHL.device) for _, scores in scored], dim=1)
         tokens = scores_BXL.shape[-1]
-        leaves_BXL = ~sharing.mark(scores_BXL, tokens, tokens * (1 - ratio))
+        stays_BXL = sharing.mark(scores_BXL, tokens, tokens * (1 - ratio))
+        stays_NBHL = sharing.together(stays_BXL.unflatten(1, (len(scored), -1)).transpose(0, 1))
         return [
-            (scored_module, leaves_BHL.to(scores.device))
-            for (scored_module, scores), leaves_BHL in zip(scored, leaves_BXL.split(scores_BHL.shape[1], dim=1))
+            (scored_module, ~stays_BHL.to(scores.device))
+            for (scored_module, scores), stays_BHL in zip(scored, stays_NBHL, strict=True)
         ]
 
 

@@ -78,7 +78,7 @@ class Sharing:
         if self.across == "layer":
             return ragged_layers(self.mark(torch.stack(list(rankings)), tokens, target))
         marked_NHL = self.mark(torch.cat(list(rankings)), tokens, target).unflatten(0, (layers, heads))
-        return ragged_layers(self._together(marked_NHL))
+        return ragged_layers(self.together(marked_NHL))
 
     def choose_held(self, held: Sequence[Scored], budget: int, always: int) -> list[Kept]:
         """What each layer keeps of a cache that has grown, where heads share `budget` tokens each.
@@ -103,11 +103,11 @@ class Sharing:
             scores_XT, position_XT, valid_XT = (x[group].flatten(0, 1) for x in (scores_NHT, position_NHT, valid_NHT))
             total = min(len(lengths) * budget, sum(lengths))
             marked.append(best_of_held(scores_XT, position_XT, valid_XT, total, floor))
-        kept = ragged_layers(self._together(torch.cat(marked).view_as(valid_NHT)))
+        kept = ragged_layers(self.together(torch.cat(marked).view_as(valid_NHT)))
         return [Kept(positions_HK - gap, counts_H) for (positions_HK, counts_H), gap in zip(kept, gaps)]
 
-    def _together(self, marked_NHL: Tensor) -> Tensor:
-        """What all of each `alike` layers keep. Only ties at the very edge of the budget tell them apart."""
+    def together(self, marked_NHL: Tensor) -> Tensor:
+        """What all of each `alike` layers keep, [N, ..., H, L]. Only ties at the edge of the budget tell them apart."""
         if self.alike == 1 or self.across == "layer":
             return marked_NHL
         groups = marked_NHL.split(self.alike)
