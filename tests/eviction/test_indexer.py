@@ -15,7 +15,7 @@ from indexmem.eviction.methods.learned import trained_share
 from indexmem.eviction.reference import dense_importance
 from indexmem.eviction.streaming import causal_max
 from indexmem.models.geometry import Geometry
-from indexmem.models.shipped import MODULES, checkpoint_folder
+from indexmem.models.shipped import checkpoint_folder, shipped_modules
 
 HIDDEN, QUERY_HEADS, HEAD_DIM = 24, 4, 6
 LENGTHS = (37, 20, 1)
@@ -155,14 +155,30 @@ def test_a_checkpoint_of_before_there_were_terms_scores_the_same_bit_for_bit(tmp
     assert trained_share(trained, rows=2) == "head"
 
 
-def test_shipped_modules_are_of_pairs_alone():
-    folder = checkpoint_folder(MODULES)
+@pytest.mark.parametrize("name", shipped_modules())
+def test_shipped_modules_are_as_trained_by_default(name):
+    folder = checkpoint_folder(name)
     config = read_config(folder)
     indexers = IndexerStack.load(folder)
-    assert "token_term" not in config["modules"]["indexer"]["shape"]
-    assert (indexers.shape.pair_term, indexers.shape.token_term) == (True, 0)
+    assert (indexers.shape.pair_term, indexers.shape.token_term) == (False, 128)
     assert indexers.parameter_count == config["modules"]["indexer"]["parameters"]
-    assert trained_share(config["trained"], indexers.shape.rows) == "head"
+    assert trained_share(config["trained"], indexers.shape.rows) == "model"
+
+
+def test_checkpoints_from_before_the_terms_had_names_hold_pairs_and_evict_per_head(tmp_path):
+    """Their shapes and records lack what came later."""
+    geometry = Geometry.of(tiny_config("llama"))
+    before = IndexerConfig(pair_term=True, token_term=0)
+    indexers = IndexerStack(IndexerShape.of(before, geometry), geometry)
+    folder = save_modules({"indexer": indexers}, tmp_path, {"target": {"source": "logprobs"}})
+    config = json.loads((folder / "config.json").read_text())
+    for later in ("pair_term", "token_term"):
+        del config["modules"]["indexer"]["shape"][later]
+    (folder / "config.json").write_text(json.dumps(config))
+    loaded = IndexerStack.load(folder)
+    assert loaded.shape == indexers.shape
+    assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), indexers.parameters(), strict=True))
+    assert trained_share(read_config(folder)["trained"], loaded.shape.rows) == "head"
 
 
 @pytest.mark.parametrize("terms", TERMS)
