@@ -69,6 +69,9 @@ def test_a_run_that_starts_from_modules_goes_on_where_they_are(spec, tmp_path):
     other = with_overrides(further, ["indexer.token_term=16"])
     with pytest.raises(UserError, match=r"token_term is 128 there and 16 here.*Give the spec the same sizes"):
         distill(other, LocalContext(tmp_path / "other"), second, tiny_backbone())
+    memories = with_overrides(further, ["distill.modules=[locret]"])
+    with pytest.raises(UserError, match=r"holds none of locret \(it holds: indexer\)"):
+        distill(memories, LocalContext(tmp_path / "other"), second, tiny_backbone())
 
 
 def test_what_is_ranked_too_low_falls_as_an_indexer_learns(spec, tmp_path):

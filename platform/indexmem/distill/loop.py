@@ -23,7 +23,7 @@ from indexmem.distill.schedule import learning_rate
 from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
-from indexmem.eviction.checkpoint import load_module, save_modules
+from indexmem.eviction.checkpoint import load_module, read_config, save_modules
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.models.shipped import checkpoint_folder
 
@@ -202,8 +202,16 @@ def _named_metrics(name: str, losses_L: Tensor, norm: float) -> dict[str, float]
 
 
 def begin_with(folder: Path, trainees: Sequence[Trainee]) -> None:
-    """Give modules the weights of those of their name in a checkpoint. Raises UserError where they do not fit."""
-    for trainee in trainees:
+    """Give modules the weights of those of their name in a checkpoint; those that it does not hold begin anew.
+
+    Raises UserError where they do not fit, or where it holds none of them.
+    """
+    held = read_config(folder)["modules"]
+    known = [trainee for trainee in trainees if trainee.name in held]
+    if not known:
+        names = ", ".join(trainee.name for trainee in trainees)
+        raise UserError(f"distill.start_from={folder} holds none of {names} (it holds: {', '.join(held)}).")
+    for trainee in known:
         shape, _, weights = load_module(folder, trainee.name)
         wanted = trainee.trained.shape.to_dict()  # type: ignore[union-attr, operator]
         if differs := sorted(name for name in {*shape, *wanted} if shape.get(name) != wanted.get(name)):
