@@ -52,11 +52,11 @@ class DesignTrainee(MemoryTrainee):
         self.name = f"design-{number}"
         self.shared = shared
 
-    def scene(self, tap: LayerTap, ratio: float) -> Scene | None:
+    def scene(self, tap: LayerTap, context: int, asked: int, ratio: float) -> Scene | None:
         """All designs remember the same evictions: compute them once a layer."""
-        key = (tap.layer, ratio, tap.key_BHLd.shape, float(tap.hidden_BLD.flatten()[0]))
+        key = (tap.layer, context, asked, ratio, tap.key_BHLd.shape, float(tap.hidden_BLD.flatten()[0]))
         if self.shared.get("key") != key:
-            self.shared.update(key=key, scene=super().scene(tap, ratio))
+            self.shared.update(key=key, scene=super().scene(tap, context, asked, ratio))
         scene: Scene | None = self.shared["scene"]
         return scene
 

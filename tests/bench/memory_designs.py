@@ -64,6 +64,9 @@ def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     """The spec without a schedule."""
     return {
         "model": {"id": args.model, "device": args.device},
+        # What evicted when docs/results/memory.md was measured: the paper's scorer, texts read once.
+        "indexer": {"pair_term": True, "token_term": 0},
+        "target": {"source": "logprobs", "loss": "kl"},
         "distill": {
             "texts": args.texts,
             "length": args.context + args.new,
