@@ -10,6 +10,7 @@ from indexmem.config.section import Section
 
 PositiveInt = Annotated[int, Field(gt=0)]
 Across = Literal["head", "layer", "model"]
+FLOOR = 0.1  # share of an even budget that every head keeps in any case, where heads share one
 
 
 class IndexerConfig(Section):
@@ -31,7 +32,7 @@ class IndexerConfig(Section):
         description="which heads share a budget; default: as trained (all if scores compare between heads, else none)",
     )
     floor: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.1, description="share of an even budget that every head keeps in any case, where heads share one"
+        FLOOR, description="share of an even budget that every head keeps in any case, where heads share one"
     )
     checkpoint: str | None = Field(
         None,
@@ -109,9 +110,8 @@ class TargetConfig(Section):
             )
         if self.source == "reconstruction" and self.scale != "head":
             raise ValueError("source=reconstruction takes the backbone's own attention: use scale=head")
-        idle = sorted({"request", "chunk"} & self.model_fields_set)
-        if self.source != "reconstruction" and any(
-            getattr(self, name) != type(self).model_fields[name].default for name in idle
-        ):
+        fields = type(self).model_fields
+        idle = [name for name in ("chunk", "request") if getattr(self, name) != fields[name].default]
+        if self.source != "reconstruction" and idle:
             raise ValueError(f"{', '.join(idle)} has no effect without source=reconstruction")
         return self

@@ -18,14 +18,16 @@ from kvpress.utils import get_prerope_query_states
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from indexmem.config.modules import Across
+from indexmem.config.modules import FLOOR, Across
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import read_config, save_modules
 from indexmem.eviction.indexer import NAME, IndexerStack
 from indexmem.eviction.memory.stack import MemoryStack, module_name
+from indexmem.eviction.methods.learned import sharing_of
+from indexmem.eviction.methods.shared import SharingConfig
 from indexmem.eviction.policy import comparable, keep, kept_count, rank
 from indexmem.eviction.press_memory import AttachedMemories
-from indexmem.eviction.press_sharing import SharedBudget, check_maskable, mask, sharing_of
+from indexmem.eviction.press_sharing import SharedBudget, check_maskable, mask
 from indexmem.eviction.sharing import EVEN, Sharing
 from indexmem.models.attention import layer_number
 from indexmem.models.geometry import Geometry
@@ -45,7 +47,7 @@ class IndexerPress(ScorerPress):
     indexers: IndexerStack = field(repr=False)
     n_sink: int = 4
     share: Across | None = None  # None: as trained
-    floor: float = 0.1
+    floor: float = FLOOR
     trained: Trained = field(default_factory=dict, repr=False)
     _shared_BGL: Tensor | None = field(default=None, init=False, repr=False)
     _budget: SharedBudget = field(default_factory=SharedBudget, init=False, repr=False)
@@ -62,7 +64,7 @@ class IndexerPress(ScorerPress):
         compression_ratio: float = 0.0,
         n_sink: int = 4,
         share: Across | None = None,
-        floor: float = 0.1,
+        floor: float = FLOOR,
     ) -> Self:
         """From a checkpoint folder or, where there is no such folder, a Hub id. Raises UserError if it is neither."""
         folder = checkpoint_folder(source)
@@ -82,6 +84,7 @@ class IndexerPress(ScorerPress):
     @property
     def sharing(self) -> Sharing:
         """Whose budget a head's tokens come out of."""
+        SharingConfig.of({"share": self.share or "head", "floor": self.floor})  # raises
         return sharing_of(self.share, self.floor, self.trained, self.indexers.shape)
 
     def post_init_from_model(self, model: PreTrainedModel) -> None:
@@ -99,7 +102,8 @@ class IndexerPress(ScorerPress):
         indexer = self.indexers.owned_by(layer)
         if indexer is not None:
             lengths_B = torch.full((batch,), length, device=keys.device)
-            query_BQLd = get_prerope_query_states(module, hidden_states)
+            pairs = self.indexers.shape.pair_term  # else nobody asks for the queries
+            query_BQLd = get_prerope_query_states(module, hidden_states) if pairs else None
             self._shared_BGL = indexer.to(keys.device)(hidden_states, query_BQLd, lengths_B)
         assert self._shared_BGL is not None, "layers are visited in order"
         scores_BHL = self._shared_BGL.to(keys.device).expand(batch, kv_heads, length).clone()
@@ -206,7 +210,7 @@ class IndexMemPress(MemoryPress):
         compression_ratio: float = 0.0,
         n_sink: int = 4,
         share: Across | None = None,
-        floor: float = 0.1,
+        floor: float = FLOOR,
     ) -> Self:
         """As IndexerPress. Raises UserError also for a checkpoint without a memory for the indexer."""
         folder = checkpoint_folder(source)

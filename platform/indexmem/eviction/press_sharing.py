@@ -7,35 +7,16 @@ Shapes: N layers, B batch, H KV heads of a layer, X heads that share a budget, L
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from indexmem.config.modules import Across
 from indexmem.errors import UserError
-from indexmem.eviction.indexer import IndexerShape
-from indexmem.eviction.methods.learned import trained_share
-from indexmem.eviction.methods.shared import SharingConfig
-from indexmem.eviction.sharing import EVEN, Sharing
+from indexmem.eviction.sharing import Sharing
 from indexmem.models.attention import layer_number
 from indexmem.models.geometry import FULL, attention_kinds
 
 PATCH = "kvpress.attention_patch"  # the module of the functions that ignore masked pairs
-
-
-def sharing_of(share: Across | None, floor: float, trained: Mapping[str, Any], shape: IndexerShape) -> Sharing:
-    """Which heads share a budget by an indexer's scores; without a `share`, as trained. Raises UserError."""
-    SharingConfig.of({"share": share or "head", "floor": floor})  # raises
-    if share in ("layer", "model") and shape.scope == "layer":
-        raise UserError(
-            f"share={share}: this indexer gives all KV heads of a layer the same scores, so there is nothing to share "
-            "out. Leave `share` out, or distil one with scope=kv_head."
-        )
-    across = share or trained_share(trained, shape.rows)
-    return EVEN if across == "head" else Sharing(across, floor, alike=shape.share_every)
 
 
 class SharedBudget:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 import torch
@@ -116,7 +117,7 @@ class Readings:
     def reread(self, second: States, first: States, scaling: float) -> tuple[Tensor, Tensor]:
         """Full attention of the second reading, from both readings' states: output [R, W, Q, d], lse [R, Q, W]."""
         own_RWQd, own_RQW = _attend(*second, scaling, causal=True)
-        context = [self._over_documents(second[0], first, begin, end, scaling) for begin, end in self._alike()]
+        context = [self._over_documents(second[0], first, begin, end, scaling) for begin, end in self._alike]
         context_RWQd, context_RQW = (torch.cat(parts) for parts in zip(*context))
         lse_RQW = torch.logaddexp(own_RQW, context_RQW)
         output_RWQd = _weighted(own_RWQd, own_RQW - lse_RQW) + _weighted(context_RWQd, context_RQW - lse_RQW)
@@ -140,8 +141,9 @@ class Readings:
             outputs.append(attended[0].transpose(0, 1))
         return torch.stack(outputs)
 
+    @cached_property
     def _alike(self) -> list[tuple[int, int]]:
-        """Runs of documents of one length: begin and end."""
+        """Runs of documents of one length, begin and end; the same for all layers."""
         runs, begin = [], 0
         for _, same in groupby(self.lengths):
             end = begin + len(list(same))

@@ -28,10 +28,9 @@ from indexmem.eviction.memory.attention import context_and_new, merge
 from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryShape
 from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
-from indexmem.eviction.methods.learned import IndexerScores, trained_share
+from indexmem.eviction.methods.learned import IndexerScores, sharing_of
 from indexmem.eviction.methods.registry import make_method
 from indexmem.eviction.policy import has_nan, nan_error
-from indexmem.eviction.sharing import Sharing
 from indexmem.models.attention import LayerTap, output_weight
 from indexmem.models.geometry import Geometry
 from indexmem.models.rereading import Reread
@@ -173,8 +172,7 @@ def _base_method(
 ) -> EvictionMethod:
     if base == "indexer" and indexers is not None:
         sections = {"indexer": experiment.indexer.model_dump(), "target": experiment.target.model_dump()}
-        across = trained_share(sections, indexers.shape.rows)
-        return IndexerScores(indexers, Sharing(across, experiment.indexer.floor))
+        return IndexerScores(indexers, sharing_of(None, experiment.indexer.floor, sections, indexers.shape))
     checkpoint = experiment.indexer.checkpoint
     context = MethodContext.of(experiment, geometry, None if checkpoint is None else str(checkpoint_folder(checkpoint)))
     method = make_method(MethodConfig(name=base), context)

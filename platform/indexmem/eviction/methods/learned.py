@@ -16,7 +16,7 @@ from indexmem.config.modules import Across
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import check_geometry, read_config, weights_hash
 from indexmem.eviction.context import IndexerKeys, RowCache
-from indexmem.eviction.indexer import NAME, IndexerStack
+from indexmem.eviction.indexer import NAME, IndexerShape, IndexerStack
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.decode_indexer import IndexerDecodeScorer
 from indexmem.eviction.sharing import EVEN, Sharing
@@ -76,16 +76,27 @@ class LearnedIndexer(IndexerScores):
         check_geometry(folder, context.geometry)
         indexers = IndexerStack.load(folder).to(context.device).eval().requires_grad_(False)
         trained = read_config(folder)["trained"]
-        across = context.share or trained_share(trained, indexers.shape.rows)
-        if across == "model" and context.layer_by_layer and context.share is None:
-            across = "layer"
-        if across != "head" and indexers.shape.rows == 1:
-            raise UserError(
-                f"indexer.share={across} has nothing to share out: this indexer was trained with scope=layer, so all "
-                "heads get the same scores. Use indexer.share=head, or an indexer of scope kv_head"
-            )
-        super().__init__(indexers, EVEN if across == "head" else Sharing(across, context.floor))
-        self.checkpoint = weights_hash(folder, NAME) + ("" if self.sharing.is_even else f"/{across}/{context.floor}")
+        sharing = sharing_of(context.share, context.floor, trained, indexers.shape)
+        if sharing.across == "model" and context.layer_by_layer and context.share is None:
+            sharing = replace(sharing, across="layer")
+        super().__init__(indexers, sharing)
+        shared = "" if sharing.is_even else f"/{sharing.across}/{sharing.floor}"
+        self.checkpoint = weights_hash(folder, NAME) + shared
+
+
+def sharing_of(share: Across | None, floor: float, trained: Mapping[str, Any], shape: IndexerShape) -> Sharing:
+    """Which heads share a budget by an indexer's scores; without a `share`, as trained (`trained_share`).
+
+    Raises UserError where heads have nothing to share out.
+    """
+    across = share or trained_share(trained, shape.rows)
+    if across != "head" and shape.rows == 1:
+        raise UserError(
+            f"share={across}: this indexer was trained with scope=layer and gives all KV heads of a layer the same "
+            "scores, so there is nothing to share out. Use indexer.share=head (of a press: share='head'), or distil one "
+            "with scope=kv_head."
+        )
+    return EVEN if across == "head" else Sharing(across, floor, alike=shape.share_every)
 
 
 def trained_share(trained: Mapping[str, Any], rows: int) -> Across:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from indexmem.config.modules import Across
+from indexmem.config.modules import FLOOR, Across
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.params import Params
@@ -20,7 +20,7 @@ class SharingConfig(Params):
     """Which heads share a budget (docs/method.md, 'Budgets that heads share')."""
 
     share: Across
-    floor: Annotated[float, Field(ge=0, le=1)] = Field(0.1, description="share of an even budget that a head keeps")
+    floor: Annotated[float, Field(ge=0, le=1)] = Field(FLOOR, description="share of an even budget that a head keeps")
 
 
 def take_sharing(params: Mapping[str, Any]) -> tuple[SharingConfig | None, dict[str, Any]]:
