@@ -5,7 +5,7 @@
 
 Each training and each part of the evaluation is a process of its own (distill_without_ray.py, grid_without_ray.py) on
 one of the GPUs, several at once. What is finished is not done again. Modules are found as FOLDER/modules/VARIANT-SEED,
-rows in FOLDER/runs/results, where `indexmem report` reads them; the mean of each method and budget is printed.
+rows in FOLDER/runs/results, where `indexmem report` reads them; their table (score_tables.py) is printed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import os
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from score_tables import measure, parse, show
+
 from indexmem.config.load import load
-from indexmem.results.schema import OK
-from indexmem.results.store import RowStore
 
 BENCH = Path(__file__).parent.absolute()
 PROSE = "distill.texts=[essays-train,king-james]"
@@ -78,7 +77,7 @@ def main() -> None:
         train(arguments, modules)
     if not arguments.no_eval:
         evaluate(arguments, modules)
-        report(arguments.root)
+        print(show(measure(parse(["--rows", str(arguments.root / "runs" / "results")]))))
 
 
 def train(arguments: argparse.Namespace, modules: Sequence[str]) -> None:
@@ -154,32 +153,6 @@ def in_parallel(commands: Mapping[str, Sequence[str]], arguments: argparse.Names
                     print(f"{name} failed: {(logs / f'{name}.errors').read_text()[-1500:]}", flush=True)
         time.sleep(0.2)
     return done
-
-
-def report(root: Path) -> None:
-    """Mean over benchmarks of each method and budget, in %, from all rows that are there."""
-    results = root / "runs" / "results"
-    partitions = sorted({path.parent.name for path in results.rglob("*.parquet")})
-    scores: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in (
-        RowStore(results).read(partitions, columns=["method", "budget", "benchmark", "score", "status"]).to_pylist()
-    ):
-        if row["status"] == OK:
-            scores[row["method"], row["budget"]][row["benchmark"]].append(row["score"])
-    budgets = sorted({budget for _, budget in scores})
-    print(f"{'':60}" + "".join(f"{budget:>12}" for budget in budgets))
-    for method in sorted({method for method, _ in scores}):
-        line = f"{method:60}"
-        for budget in budgets:
-            of_cell = scores.get((method, budget))
-            means = [sum(values) / len(values) for values in of_cell.values()] if of_cell else []
-            count = sum(len(values) for values in of_cell.values()) if of_cell else 0
-            line += f"{100 * sum(means) / len(means):6.1f}/{count:<5}" if means else " " * 12
-        print(line)
-    table = {
-        f"{method} @ {budget}": {b: sum(v) / len(v) for b, v in of.items()} for (method, budget), of in scores.items()
-    }
-    (root / "means.json").write_text(json.dumps(table, indent=1, sort_keys=True))
 
 
 if __name__ == "__main__":

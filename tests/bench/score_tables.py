@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +114,13 @@ def show(found: dict[str, Any]) -> str:
                 for e in entries
             ]
             leads.append(f"| {method} | " + " | ".join(texts) + " |")
+    if not found["reference"]:
+        return "\n".join(scores)
     return "\n".join([*scores, "", f"{found['reference']} minus, points (* p < 0.05):", "", *leads])
 
 
-def main() -> None:
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line, or these words of one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", help="folder of a row store")
     parser.add_argument("--out", type=Path)
@@ -126,7 +130,11 @@ def main() -> None:
     parser.add_argument("--names", type=Path, help="JSON of labels and what they are called; others are left out")
     parser.add_argument("--commit", default="", help="where the machine that evaluated could not tell it")
     parser.add_argument("--show", type=Path, help="print the tables of this file")
-    arguments = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    arguments = parse()
     found = json.loads(arguments.show.read_text()) if arguments.show else measure(arguments)
     if arguments.out:
         write_whole(arguments.out, json.dumps(found, indent=1) + "\n")

@@ -93,8 +93,8 @@ def sharing_of(share: Across | None, floor: float, trained: Mapping[str, Any], s
     if across != "head" and shape.rows == 1:
         raise UserError(
             f"share={across}: this indexer was trained with scope=layer and gives all KV heads of a layer the same "
-            "scores, so there is nothing to share out. Use indexer.share=head (of a press: share='head'), or distil one "
-            "with scope=kv_head."
+            "scores, so there is nothing to share out. Use indexer.share=head (of a press: share='head'), or distil "
+            "one with scope=kv_head."
         )
     return EVEN if across == "head" else Sharing(across, floor, alike=shape.share_every)
 
