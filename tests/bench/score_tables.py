@@ -69,8 +69,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     folder = Path(arguments.rows)
     partitions = sorted({path.parent.name for path in (folder / "rows").rglob("*.parquet")} or {"."})
     rows = RowStore(folder).read(partitions)
-    if arguments.names:
-        names = json.loads(arguments.names.read_text())
+    names = json.loads(arguments.names.read_text()) if arguments.names else {}
+    if names:
         rows = rows.filter(pc.is_in(rows["method"], pa.array([*names, FULL])))
         called = pa.array([names.get(label, label) for label in rows["method"].to_pylist()])
         rows = rows.set_column(rows.schema.get_field_index("method"), "method", called)
@@ -86,6 +86,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "samples": len(set(zip(rows["benchmark"].to_pylist(), rows["sample_id"].to_pylist()))),
         "length": sorted(set(rows["length"].to_pylist())),
         "reference": arguments.reference,
+        "names": names,
         "budgets": [str(budget) for budget in summary.budgets],
         "full": percent(full) if full is not None else None,
         "methods": table_of(summary, arguments.reference),
