@@ -48,7 +48,7 @@ class DesignTrainee(MemoryTrainee):
     def __init__(
         self, experiment: Experiment, geometry: Geometry, number: int, indexers: IndexerStack, shared: dict[str, Any]
     ) -> None:
-        super().__init__(experiment, geometry, "indexer", indexers)
+        super().__init__(experiment, geometry, "indexer", indexers, device="cpu")  # nothing is loaded
         self.name = f"design-{number}"
         self.shared = shared
 
@@ -80,7 +80,7 @@ def train(
 ) -> tuple[Path, list[dict[str, Any]]]:
     """The folder of the trained modules, and the rows of the history. Ends early at the deadline (time.monotonic)."""
 
-    def trainees(spec: Experiment, geometry: Geometry) -> list[Trainee]:
+    def trainees(spec: Experiment, geometry: Geometry, device: str) -> list[Trainee]:
         indexer = IndexerTrainee(spec, geometry)
         raw, shared = spec.model_dump(mode="json"), dict[str, Any]()
         return [indexer] + [

@@ -38,6 +38,7 @@ from indexmem.distill.module import DistillModule
 from indexmem.distill.trainees.base import StepContext
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.models.backbone import Backbone
+from indexmem.tracking.provenance import provenance
 
 WARM_STEPS, MEASURED_STEPS = 3, 6  # of a loop
 DOCUMENT_WINDOWS = 300  # a stream's buffer and some more
@@ -181,7 +182,8 @@ def step_part(arguments: argparse.Namespace, dtype: torch.dtype) -> None:
     backbone = seeded_backbone(arguments.geometry, dtype, device)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
     shared = {"geometry": arguments.geometry, "matmul": arguments.matmul, "source": arguments.source}
-    result: dict[str, Any] = {"device": name, "torch": torch.__version__, **shared, "rows": []}
+    commit = provenance()["git_commit"]
+    result: dict[str, Any] = {"device": name, "commit": commit, "torch": torch.__version__, **shared, "rows": []}
     forwards = arguments.compare_forwards or (2 if arguments.source == "reconstruction" else 1)
     columns = ("forward s", "step s", f"/{forwards} forw.", "GiB", "step GiB")
     print(f"{arguments.source:<26}" + "".join(f"{column:>11}" for column in columns))

@@ -30,6 +30,7 @@ from indexmem.eviction.indexer import Features, Indexer, IndexerShape
 from indexmem.eviction.streaming import causal_max
 from indexmem.models.lse import attend_with_lse
 from indexmem.models.rereading import Readings, Reread
+from indexmem.tracking.provenance import provenance
 
 INDEXER_HEADS, INDEXER_DIM = 8, 16
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
@@ -204,7 +205,8 @@ def main() -> None:
     vars(arguments).update(SMOKE if arguments.smoke else {})
     device = torch.device(arguments.device)
     limits = Limits.of(device, copied_bytes_per_second(device))
-    result: dict[str, Any] = {"limits": vars(limits), "torch": torch.__version__, "rows": []}
+    commit = provenance()["git_commit"]
+    result: dict[str, Any] = {"limits": vars(limits), "commit": commit, "torch": torch.__version__, "rows": []}
     print(limits)
     print(f"{'':<30}{'kernel ms':>12}{'floor':>12}{'torch':>12}{'sdpa':>12}{'/floor':>9}{'speedup':>9}")
     with torch.inference_mode():

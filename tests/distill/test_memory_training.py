@@ -134,3 +134,14 @@ def test_settings_that_do_not_fit_together_are_refused(tmp_path):
         make_spec(tmp_path, {"features": "linear", "fusion": "joint"})
     with pytest.raises(UserError, match="need features 'linear'"):
         make_spec(tmp_path, {"features": "slots", "value": "model"})
+
+
+def test_an_indexer_that_only_evicts_lies_where_the_backbone_does(tmp_path):
+    one_step = {"warmup": 0, "stable": 1, "decay": 0}
+    trained = make_spec(tmp_path, DESIGNS["slots"], modules=["indexer"], schedule=one_step)
+    distill(trained, LocalContext(tmp_path / "run"), History(tmp_path / "history"), tiny_backbone())
+    spec = make_spec(tmp_path, DESIGNS["slots"], modules=["memory"])
+    spec = spec.model_copy(update={"indexer": IndexerConfig(checkpoint=str(tmp_path / "run" / "step-00000001"))})
+    (memory,) = make_trainees(spec, tiny_backbone().geometry, device="meta")
+    (base,) = memory._base
+    assert {p.device.type for p in base.indexers.parameters()} == {"meta"}

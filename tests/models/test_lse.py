@@ -24,7 +24,8 @@ def test_output_and_log_sum_exp_are_those_of_causal_attention(device, dim):
     found = attend_with_lse(query, key, value, 0.3)
     assert found is not None
     expected = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.3, enable_gqa=True)
-    torch.testing.assert_close(found[0], expected.transpose(1, 2))
+    rounding = {} if device == "cpu" else {"atol": 1e-3, "rtol": 1.6e-2}  # another kernel of bf16 than sdpa took
+    torch.testing.assert_close(found[0], expected.transpose(1, 2), **rounding)
     logits = 0.3 * query.double() @ key.double().repeat_interleave(2, 1).transpose(-1, -2)
     exact = logits.masked_fill(torch.ones(70, 70, device=device).triu(1).bool(), -torch.inf).logsumexp(-1)
     assert found[1].dtype == torch.float32

@@ -105,7 +105,7 @@ def distill(experiment: Experiment, context: TrainContext, history: History, bac
     config = experiment.distill
     backbone = backbone or load_backbone(experiment.model)
     torch.manual_seed(config.seed)  # the same initial weights on every rank
-    trainees = make_trainees(experiment, backbone.geometry)
+    trainees = make_trainees(experiment, backbone.geometry, str(backbone.device))
     if config.start_from is not None:
         begin_with(checkpoint_folder(config.start_from), trainees)
     module = DistillModule(backbone, trainees, experiment.target).to(backbone.device)

@@ -45,14 +45,16 @@ CONTEXT_SHARE = 0.75  # of a window shorter than four times distill.query_tokens
 class MemoryTrainee(Trainee):
     """Memory for the evictions of one base method."""
 
-    def __init__(self, experiment: Experiment, geometry: Geometry, base: str, indexers: IndexerStack | None) -> None:
+    def __init__(
+        self, experiment: Experiment, geometry: Geometry, base: str, indexers: IndexerStack | None, device: str
+    ) -> None:
         super().__init__()
         self.name = module_name(base)
         self.memories = MemoryStack(MemoryShape.of(experiment.memory, geometry), geometry)
         self.config = experiment.distill
         self.sinks = experiment.eviction.sinks
         # In a tuple: the indexer is trained by its own trainee, at the same time.
-        self._base = (_base_method(experiment, geometry, base, indexers),)
+        self._base = (_base_method(experiment, geometry, base, indexers, device),)
 
     @property
     def trained(self) -> MemoryStack:
@@ -168,13 +170,14 @@ def _loss(memory: LatentMemory, scene: Scene) -> Tensor:
 
 
 def _base_method(
-    experiment: Experiment, geometry: Geometry, base: str, indexers: IndexerStack | None
+    experiment: Experiment, geometry: Geometry, base: str, indexers: IndexerStack | None, device: str
 ) -> EvictionMethod:
     if base == "indexer" and indexers is not None:
         sections = {"indexer": experiment.indexer.model_dump(), "target": experiment.target.model_dump()}
         return IndexerScores(indexers, sharing_of(None, experiment.indexer.floor, sections, indexers.shape))
     checkpoint = experiment.indexer.checkpoint
-    context = MethodContext.of(experiment, geometry, None if checkpoint is None else str(checkpoint_folder(checkpoint)))
+    folder = None if checkpoint is None else str(checkpoint_folder(checkpoint))
+    context = MethodContext.of(experiment, geometry, folder, device)
     method = make_method(MethodConfig(name=base), context)
     if method.own_pass:
         raise UserError(f"memory.bases: '{base}' reads a whole context again and cannot score windows; leave it out.")

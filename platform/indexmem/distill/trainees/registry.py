@@ -14,30 +14,34 @@ from indexmem.eviction.indexer import NAME as INDEXER
 from indexmem.eviction.indexer import IndexerStack
 from indexmem.models.geometry import Geometry
 
-# (spec, geometry, trainees made before) -> trainees. Listed in the order in which they are made and run.
-Factory = Callable[[Experiment, Geometry, Sequence[Trainee]], Sequence[Trainee]]
+# (spec, geometry, device, trainees made before) -> trainees. Listed in the order in which they are made and run.
+Factory = Callable[[Experiment, Geometry, str, Sequence[Trainee]], Sequence[Trainee]]
 
 
-def _memories(experiment: Experiment, geometry: Geometry, made: Sequence[Trainee]) -> list[Trainee]:
+def _memories(experiment: Experiment, geometry: Geometry, device: str, made: Sequence[Trainee]) -> list[Trainee]:
     """One memory per base; an indexer that is trained in the same run evicts as it learns."""
     indexer = next((trainee.trained for trainee in made if trainee.name == INDEXER), None)
     assert indexer is None or isinstance(indexer, IndexerStack)
-    return [MemoryTrainee(experiment, geometry, base, indexer) for base in experiment.memory.bases]
+    return [MemoryTrainee(experiment, geometry, base, indexer, device) for base in experiment.memory.bases]
 
 
 TRAINEES: Mapping[str, Factory] = MappingProxyType(
     {
-        "indexer": lambda experiment, geometry, made: [IndexerTrainee(experiment, geometry)],
+        "indexer": lambda experiment, geometry, device, made: [IndexerTrainee(experiment, geometry)],
         "memory": _memories,
-        "locret": lambda experiment, geometry, made: [LocretTrainee(experiment, geometry)],
+        "locret": lambda experiment, geometry, device, made: [LocretTrainee(experiment, geometry)],
     }
 )
 
 
-def make_trainees(experiment: Experiment, geometry: Geometry) -> list[Trainee]:
-    """All that the spec's `distill.modules` names."""
+def make_trainees(experiment: Experiment, geometry: Geometry, device: str = "cpu") -> list[Trainee]:
+    """All that the spec's `distill.modules` names.
+
+    `device` is the backbone's: what is not trained but used in training, as an indexer that evicts for a memory, lies
+    there from the start.
+    """
     made: list[Trainee] = []
     for name, factory in TRAINEES.items():
         if name in experiment.distill.modules:
-            made.extend(factory(experiment, geometry, tuple(made)))
+            made.extend(factory(experiment, geometry, device, tuple(made)))
     return made
