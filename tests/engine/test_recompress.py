@@ -1,5 +1,7 @@
 """Compression while decoding: budgets hold, rows stay independent, kept tokens equal a slow reference."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from method_zoo import every_method
@@ -64,7 +66,7 @@ def rows_for(methods, config, lengths=(90, 60), ratios=(0.2, 0.7), limits=(60, 2
                 cache = method.compress(
                     done.context, [r[:, :budget] for r in done.rankings_HL[name]], done.context.tokens * (1 - ratio)
                 )
-                compression = Compression(method, config) if config else None
+                compression = Compression(method, config.decode_budget, config) if config else None
                 rows.append(DecodeRow(cache, length, question, limit, compression))
     return rows
 
@@ -118,6 +120,20 @@ def test_a_budget_that_never_binds_changes_nothing(name, checkpoint, no_end):
     plain = [a.token_ids for a in decode(tiny_backbone(), rows_for(methods, None), PLENTY)]
     assert [a.token_ids for a in decode(tiny_backbone(), rows_for(methods, large), PLENTY)] == plain
     assert [a.token_ids for a in decode(tiny_backbone(), rows_for(methods, CONFIG), PLENTY)] != plain
+
+
+def test_rows_of_one_batch_keep_their_own_budgets(checkpoint, varied):
+    methods = {name: method_named(name, checkpoint) for name in ("knorm", "indexer+memory")}
+    rows = [
+        replace(row, compression=replace(row.compression, budget=budget))
+        for row, budget in zip(rows_for(methods, CONFIG, ratios=(0.7,)), (32, 48, 24, 40), strict=True)
+    ]
+    together = decode(tiny_backbone(), rows, PLENTY)
+    assert {answer.batch for answer in together} == {4}
+    alone = [decode(tiny_backbone(), [row], PLENTY)[0] for row in rows]
+    assert [answer.token_ids for answer in together] == [answer.token_ids for answer in alone]
+    assert [answer.held_max for answer in together] == [answer.held_max for answer in alone]
+    assert [answer.held_max <= row.compression.budget + EVERY for row, answer in zip(rows, together)] == [True] * 4
 
 
 @pytest.fixture

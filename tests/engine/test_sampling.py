@@ -203,7 +203,7 @@ def test_held_tokens_under_a_budget_are_what_it_allows():
     method = make_method(MethodConfig(name="knorm"), MethodContext(backbone.geometry))
     done = prefill(backbone, random_ids(40), {"knorm": method}, sinks=2)
     cache = method.compress(done.context, done.rankings_HL["knorm"], 40)
-    row = DecodeRow(cache, 40, random_ids(6, seed=1), 50, Compression(method, config))
+    row = DecodeRow(cache, 40, random_ids(6, seed=1), 50, Compression(method, config.decode_budget, config))
     answer = decode(backbone, [row], PLENTY)[0]
     assert len(answer.token_ids) == 50, "or this shows nothing"
     # The first step holds context and question; then the cache goes back to 40 and grows by 8 before it does again.

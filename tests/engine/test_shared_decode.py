@@ -58,7 +58,7 @@ def rows_for(methods, lengths=(90, 60), limits=(45, 20), ratios=(0.3, 0.7)) -> l
                 target = min(length * (1 - ratio), BUDGET)
                 cache = method.compress(done.context, done.rankings_HL[label], target)
                 question = random_ids(5 + 4 * sample, seed=10 + sample)
-                rows.append(DecodeRow(cache, length, question, limit, Compression(method, CONFIG)))
+                rows.append(DecodeRow(cache, length, question, limit, Compression(method, CONFIG.decode_budget, CONFIG)))
     return rows
 
 
@@ -287,7 +287,7 @@ def test_text_equals_attention_with_what_left_masked(name, across, tmp_path, mon
         return stays
 
     monkeypatch.setattr(Recompression, "_keep", keeping)
-    row = DecodeRow(cache, length, question, limit, Compression(method, CONFIG))
+    row = DecodeRow(cache, length, question, limit, Compression(method, CONFIG.decode_budget, CONFIG))
     (answer,) = decode(tiny_backbone(), [row], PLENTY)
     assert len(answer.token_ids) == limit
     assert len({position for layer in gone for position in layer.unique().tolist()}) > 4, "several compressions"

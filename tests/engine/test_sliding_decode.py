@@ -137,7 +137,7 @@ def test_text_equals_the_reference_when_the_cache_is_compressed_while_decoding(m
     held = [kept_HK.shape[1] for kept_HK in cache.kept_HK]
     monkeypatch.setattr(Recompression, "_keep", keep)
     (answer,) = decode(
-        tiny_backbone(family), [DecodeRow(cache, length, question, limit, Compression(method, config))], PLENTY
+        tiny_backbone(family), [DecodeRow(cache, length, question, limit, Compression(method, config.decode_budget, config))], PLENTY
     )
     assert len(answer.token_ids) == limit
     assert len({position for layer in gone for position in layer.unique().tolist()}) > 4, "several compressions"

@@ -125,7 +125,7 @@ def test_heads_of_a_layer_share_its_budget(family, share_every):
     owners = range(0, 3, share_every)
     assert row.indexer_bytes == sum(sum(row.lengths(layer)) for layer in owners) * 4 * 4
     config = EvictionConfig(decode_budget=24, decode_every=8, decode_window=4, sinks=SINKS)
-    decoded = DecodeRow(row, LENGTH, random_ids(5, seed=3), 30, Compression(method, config))
+    decoded = DecodeRow(row, LENGTH, random_ids(5, seed=3), 30, Compression(method, config.decode_budget, config))
     assert decode(tiny_backbone(family), [decoded], 2**30)[0].held_mean < 24 + 8
 
 
@@ -148,7 +148,7 @@ def test_its_cache_decodes_with_a_budget_too():
     method, backbone = scores_for("llama"), tiny_backbone()
     config = EvictionConfig(decode_budget=24, decode_every=8, decode_window=4, sinks=SINKS)
     row = sparse_prefill(backbone, random_ids(LENGTH), method, 20, SINKS).cache
-    decoded = DecodeRow(row, LENGTH, random_ids(5, seed=3), 30, Compression(method, config))
+    decoded = DecodeRow(row, LENGTH, random_ids(5, seed=3), 30, Compression(method, config.decode_budget, config))
     assert decode(backbone, [decoded], 2**30)[0].token_ids
 
 

@@ -69,7 +69,6 @@ def test_sharing_that_cannot_be_is_refused(methods, indexer, settings, words):
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
-        ({"ratios": [0.5], "budgets": ["512 tokens"]}, "50% is no number of tokens"),
         ({"ratios": [], "budgets": ["8 MiB"]}, "8 MiB is no number of tokens"),
         ({"ratios": [], "budgets": ["512 tokens", "132 tokens"]}, "132 tokens is filled .* above 132"),
     ],
@@ -90,6 +89,10 @@ def test_accepted():
     check([own, "full"], {"share": "model"}, when="before_prefill")
     check(["indexer"], {"share": "layer", "floor": 0.3}, when="before_prefill", decode_budget=200)
     check([MODEL_WIDE, "indexmem", "snapkv"], {"share": "model"}, decode_budget=200)
+
+
+def test_a_share_of_the_context_is_a_budget_while_decoding_too():
+    check_budgets(EvictionConfig(decode_budget="budget"), GridConfig(methods=("knorm",), ratios=(0.5,)))
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +136,15 @@ def test_a_decode_budget_caps_the_prompt_of_all_but_the_full_cache(folders):
     assert rows["full"]["kept_max"] == rows["full"]["context_tokens"] > 30
     assert rows["indexer"]["kept_max"] == rows["knorm"]["kept_max"] == 20
     assert rows["knorm"]["measured_ratio"] == 1 - 20 / rows["full"]["context_tokens"]
+
+
+def test_a_ratio_holds_while_decoding_with_the_recent_window_on_top(folders):
+    """The paper's B_max: (1 - r) L tokens and the most recent ones."""
+    rows = rows_with(folders, ["full", "knorm"], decode_budget="budget", decode_every=4, decode_window=6, sinks=2)
+    granted = int(0.75 * rows["full"]["context_tokens"])
+    assert rows["knorm"]["kept_max"] == granted
+    assert rows["knorm"]["new_tokens"] > 6 + 2 * 4, "long enough to be compressed more than once"
+    assert granted + 6 < rows["knorm"]["decode_kept_max"] <= granted + 6 + max(4, rows["knorm"]["question_tokens"])
     assert rows["full"]["measured_ratio"] == 0
 
 

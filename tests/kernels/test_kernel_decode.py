@@ -59,7 +59,7 @@ def rows_of(backbone, methods, policy):
         for name, method in methods.items():
             kept = length * (1.0 if name == "full" else 0.2)
             cache = method.compress(done.context, done.rankings_HL[name], kept)
-            compression = None if policy is None else Compression(method, policy)
+            compression = None if policy is None else Compression(method, policy.decode_budget, policy)
             rows.append(DecodeRow(cache, length, question, 6 if sample else 2, compression))
     return rows
 

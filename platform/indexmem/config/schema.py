@@ -99,16 +99,16 @@ class EvictionConfig(Section):
     )
     decode_budget: PositiveInt | Literal["budget"] | None = Field(
         None,
-        description="B_max: compress to so many tokens while decoding; 'budget': to each cell's own, given in tokens",
+        description="B_max: compress to so many tokens while decoding; 'budget': to what each cell's budget grants, a "
+        "number of tokens as it is, a ratio's (1 - r) L with decode_window on top",
     )
     decode_every: PositiveInt = Field(128, description="tau: generated tokens between compressions")
     decode_window: Annotated[int, Field(ge=0)] = Field(128, description="most recent tokens that always stay")
 
-    def of_cell(self, budget: Budget) -> EvictionConfig:
-        """The same with the decode budget as a number, for a cell with this budget."""
-        if self.decode_budget != "budget":
-            return self
-        return self.model_copy(update={"decode_budget": int(budget.amount) if budget.kind == "tokens" else None})
+    @property
+    def always_kept(self) -> int:
+        """Tokens that no compression while decoding takes: B_max has to be larger."""
+        return self.sinks + self.decode_window
 
 
 class Named(Section):

@@ -35,19 +35,14 @@ LARGEST = torch.finfo(torch.float32).min, torch.finfo(torch.float32).max  # of s
 
 @dataclass(frozen=True)
 class Compression:
-    """How a row is compressed while it decodes: by which method, within which budget."""
+    """How a row is compressed while it decodes: by which method, to how many tokens."""
 
     method: EvictionMethod
-    config: EvictionConfig
+    budget: int  # B_max, in tokens per KV head and layer
+    config: EvictionConfig  # how often, and what always stays
 
     def __post_init__(self) -> None:
-        assert self.budget > self.config.sinks + self.config.decode_window, "the budget holds what always stays"
-
-    @property
-    def budget(self) -> int:
-        """B_max, in tokens per KV head and layer."""
-        assert isinstance(self.config.decode_budget, int), "the budget of a cell is a number"
-        return self.config.decode_budget
+        assert self.budget > self.config.always_kept, "the budget holds what always stays"
 
 
 def room_for(question: int, new: int, config: EvictionConfig | None) -> int:
@@ -93,10 +88,10 @@ class Recompression:
         contexts: Sequence[tuple[RowCache, int]],
         compressions: Sequence[Compression],
     ) -> None:
-        """`contexts`: each row's compressed context, and how many tokens it had. All configs must be the same."""
+        """`contexts`: each row's compressed context, and how many tokens it had. Rows may differ in budget alone."""
         self.cache, self._model, self.config = cache, model, compressions[0].config
         assert all(compression.config == self.config for compression in compressions), "one policy for a batch"
-        self._budget = compressions[0].budget
+        self._budget_R = [compression.budget for compression in compressions]
         # Of each row's tokens at the last repacking, by row and layer; what came since has consecutive positions.
         self._held = [[HeldPositions.of(row, layer) for layer in range(len(row.kept_HK))] for row, _ in contexts]
         self._next_position = [tokens for _, tokens in contexts]
@@ -120,7 +115,8 @@ class Recompression:
         for group in self._groups:
             group.scorer.begin_compression()
         # Repacking moves columns, so it waits until something must leave or the buffers would run over.
-        over_budget = bool((self.cache.lengths() > self._budget).any())
+        lengths_NR = self.cache.lengths().unflatten(1, (len(self._budget_R), -1)).amax(2)
+        over_budget = bool((lengths_NR > lengths_NR.new_tensor(self._budget_R)).any())
         if over_budget or self.cache.free_columns < min(remaining, self.config.decode_every):
             members = self._members()
             chosen = {row: self._choose_shared(row, of) for row, of in members.items() if not of.sharing.is_even}
@@ -134,6 +130,7 @@ class Recompression:
         """Drop all rows but these."""
         numbers = rows.tolist()
         self._held = [self._held[row] for row in numbers]
+        self._budget_R = [self._budget_R[row] for row in numbers]
         self._next_position = [self._next_position[row] for row in numbers]
         for group in self._groups:
             where = (group.row_r == rows[:, None]).nonzero()
@@ -162,18 +159,18 @@ class Recompression:
             key_HTd = self.cache.keys_of(row, layer)
             held = held_by_layer.up_to(self._next_position[row], key_HTd.shape[1])
             scored.append(Scored(self._score(member, layer, key_HTd, held), held.position_HT, held.lengths_H))
-        always = self.config.sinks + self.config.decode_window
-        kept = member.sharing.choose_held(scored, self._budget, always)
+        kept = member.sharing.choose_held(scored, self._budget_R[row], self.config.always_kept)
         lengths = lengths_of([x.positions_HK for x in kept], [x.counts_H for x in kept if x.counts_H is not None])
         return [_Choice(*both) for both in zip(kept, lengths, strict=True)]
 
-    def _choose(self, member: _Member, layer: int, key_HTd: Tensor, held: HeldPositions) -> _Choice:
+    def _choose(self, row: int, member: _Member, layer: int, key_HTd: Tensor, held: HeldPositions) -> _Choice:
         """What a layer keeps whose heads have budgets of their own."""
         heads, tokens, _ = key_HTd.shape
-        if tokens <= self._budget:
+        budget = self._budget_R[row]
+        if tokens <= budget:
             index_HK = torch.arange(tokens, device=key_HTd.device).expand(heads, -1)
         else:
-            index_HK = keep(rank(self._score(member, layer, key_HTd, held), 0), self._budget)
+            index_HK = keep(rank(self._score(member, layer, key_HTd, held), 0), budget)
         return _Choice(Kept(index_HK), [index_HK.shape[1]] * heads)
 
     def _keep(
@@ -187,7 +184,7 @@ class Recompression:
     ) -> tuple[Tensor, Sequence[int]]:
         """Which of a row's tokens stay, and how many of each head; what leaves is written to the row's memory."""
         held, member = self._held[row][layer].up_to(self._next_position[row], key_HTd.shape[1]), members[row]
-        choice = chosen[row][layer] if row in chosen else self._choose(member, layer, key_HTd, held)
+        choice = chosen[row][layer] if row in chosen else self._choose(row, member, layer, key_HTd, held)
         index_HK, lengths_H = choice.kept.positions_HK, choice.lengths_H
         if sum(lengths_H) < sum(held.lengths_H):
             leaves_HT = held.valid_HT.scatter(1, index_HK, False)

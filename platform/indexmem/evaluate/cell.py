@@ -16,7 +16,7 @@ from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.engine.decode import Answer, DecodeRow, decode
 from indexmem.evaluate.grid import Cell, Task
-from indexmem.evaluate.prepare import Prepared, compression_of, prepare
+from indexmem.evaluate.prepare import Prepared, prepare
 from indexmem.evaluate.rows import Row, base_row, failed_row
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.registry import make_method
@@ -108,7 +108,7 @@ class CellEvaluator:
             len(prompt.context_ids),
             prompt.question_ids,
             task.sample.max_new_tokens,
-            compression_of(cell, self.methods[cell.method.label], self.experiment.eviction),
+            done.compression,
             task.sample.stop,
             task.sample.min_new_tokens,
             draw_seed(self.experiment.grid.seed, task.sample),

@@ -45,14 +45,15 @@ def check_budgets(config: EvictionConfig, grid: GridConfig) -> None:
     if evicting and not grid.requested:
         raise UserError("grid.ratios and grid.budgets are empty. Example: grid.budgets='[0.5, 512 tokens, 8 MiB]'")
     if config.decode_budget == "budget":
-        others = [str(budget) for budget in grid.requested if budget.kind != "tokens"]
-        if others:
+        sizes = [str(budget) for budget in grid.requested if budget.kind == "bytes"]
+        if sizes:
             raise UserError(
-                f"eviction.decode_budget=budget takes B_max from each cell's budget, and {others[0]} is no number of "
-                "tokens. Example: grid.ratios='[]' grid.budgets='[512 tokens, 1024 tokens]'"
+                f"eviction.decode_budget=budget takes B_max from each cell's budget, and {sizes[0]} is no number of "
+                "tokens. Use ratios or tokens. Example: grid.ratios='[]' grid.budgets='[512 tokens, 1024 tokens]'"
             )
         for budget in grid.requested:
-            _check_room(config, int(budget.amount), f"grid.budgets: {budget}")
+            if budget.kind == "tokens":
+                _check_room(config, int(budget.amount), f"grid.budgets: {budget}")
     sizes = [str(budget) for budget in grid.requested if budget.kind == "bytes"]
     if sizes and config.extra_tokens:
         raise UserError(
@@ -121,7 +122,7 @@ def _check_decoding(config: EvictionConfig, methods: list[MethodConfig]) -> None
 
 def _check_room(config: EvictionConfig, budget: int, what: str) -> None:
     """A cache that is held at `budget` tokens needs room beside those that always stay."""
-    always = config.sinks + config.decode_window
+    always = config.always_kept
     if budget <= always:
         raise UserError(
             f"{what} is filled by tokens that always stay: {config.sinks} sinks and {config.decode_window} recent "

@@ -11,7 +11,7 @@ from indexmem.config.schema import EvictionConfig
 from indexmem.engine.prefill import prefill
 from indexmem.engine.recompress import Compression
 from indexmem.engine.sparse_prefill import sparse_prefill
-from indexmem.evaluate.budgets import Footprint, check_bytes, check_kept
+from indexmem.evaluate.budgets import BudgetError, Footprint, check_bytes, check_kept
 from indexmem.evaluate.cells import Cell
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.methods.base import EvictionMethod
@@ -25,6 +25,7 @@ class Prepared:
     """One cell's compressed context and what it took."""
 
     cache: RowCache
+    compression: Compression | None  # while decoding
     prefill_seconds: float  # shared by the cells evicted after prefill; a cell's own when it evicts before
     score_seconds: float
 
@@ -44,6 +45,7 @@ class Request:
     footprint: Footprint
     target: float  # what the budget grants, before rounding
     tokens: float  # with tokens on top, without what a budget for decoding takes away
+    compression: Compression | None
 
     def check(self, row: RowCache, cell: Cell) -> None:
         """Raises BudgetError unless the row keeps what was requested."""
@@ -56,16 +58,26 @@ def request(backbone: Backbone, tokens: int, cell: Cell, method: EvictionMethod,
     """What a cell asks of a context of so many tokens. Raises BudgetError for a budget that the method cannot give."""
     footprint = Footprint.of(method, backbone.geometry, tokens, backbone.model.dtype.itemsize)
     target = footprint.target(cell.budget, tokens)
-    compression = compression_of(cell, method, config)
+    compression = _compression(cell, method, config, target)
     most = tokens if compression is None else min(tokens, compression.budget)
-    return Request(footprint, target, min(most, target + method.extra_tokens))
+    return Request(footprint, target, min(most, target + method.extra_tokens), compression)
 
 
-def compression_of(cell: Cell, method: EvictionMethod, config: EvictionConfig) -> Compression | None:
-    """How the cell's cache is held down while decoding; the full cache always grows."""
+def _compression(cell: Cell, method: EvictionMethod, config: EvictionConfig, target: float) -> Compression | None:
+    """How the cell's cache is held down while decoding; the full cache always grows.
+
+    A ratio's B_max is what it leaves of the context and the recent window, which holds what was generated since.
+    """
     if config.decode_budget is None or cell.method.name == FULL:
         return None
-    return Compression(method, config.of_cell(cell.budget))
+    budget = config.decode_budget
+    if budget == "budget":
+        budget = int(target) + config.decode_window if cell.budget.kind == "ratio" else int(cell.budget.amount)
+    if budget <= config.always_kept:
+        raise BudgetError(
+            f"{cell.budget} of this context and {config.decode_window} recent tokens are no more than what always stays"
+        )
+    return Compression(method, budget, config)
 
 
 def prepare(
@@ -104,7 +116,6 @@ def _after_prefill(
     filled = prefill(backbone, context_ids, used, config.sinks, chunk)
     for cell in cells:
         label, method = cell.method.label, methods[cell.method.label]
-        compression = compression_of(cell, method, config)
         try:
             wanted = request(backbone, len(context_ids), cell, method, config)
             rankings_HL = filled.rankings_HL[label]
@@ -114,7 +125,7 @@ def _after_prefill(
                     continue
                 # What keeps everything needs no ranking: contexts for long answers may be too short for one.
                 rankings_HL = [_as_they_come(backbone, len(context_ids), method)] * backbone.geometry.layers
-            target = wanted.target
+            target, compression = wanted.target, wanted.compression
             if compression is not None and method.sharing.is_even:  # the best B_max tokens are all that may be kept
                 rankings_HL = [ranking_HL[:, : compression.budget] for ranking_HL in rankings_HL]
             elif compression is not None:  # a head may keep more of what others leave it
@@ -124,7 +135,7 @@ def _after_prefill(
         except ValueError as error:  # the method cannot give this budget of this context
             done.errors[cell.id] = error
         else:
-            done.ready[cell.id] = Prepared(cache, filled.seconds, filled.score_seconds[label])
+            done.ready[cell.id] = Prepared(cache, compression, filled.seconds, filled.score_seconds[label])
 
 
 def _as_they_come(backbone: Backbone, tokens: int, method: EvictionMethod) -> torch.Tensor:
@@ -143,7 +154,7 @@ def _before_prefill(
     assert isinstance(method, IndexerScores), "plan() refuses methods that need K and V to choose"
     try:
         wanted = request(backbone, len(context_ids), cell, method, config)
-        compression = compression_of(cell, method, config)
+        compression = wanted.compression
         target = wanted.target if compression is None else min(wanted.target, compression.budget)
         filled = sparse_prefill(backbone, context_ids, method, target, config.sinks)
         wanted.check(filled.cache, cell)
@@ -152,4 +163,4 @@ def _before_prefill(
     except (ValueError, RuntimeError) as error:
         done.errors[cell.id] = error
     else:
-        done.ready[cell.id] = Prepared(filled.cache, filled.seconds, filled.score_seconds)
+        done.ready[cell.id] = Prepared(filled.cache, compression, filled.seconds, filled.score_seconds)
