@@ -22,9 +22,9 @@ from indexmem.config.schema import ModelConfig
 from indexmem.errors import UserError
 from indexmem.models import assets
 from indexmem.models.attention import ATTENTION_NAME, register_attention
+from indexmem.models.folder_hash import folder_hash
 from indexmem.models.geometry import Geometry
 from indexmem.models.shipped import check_shipped
-from indexmem.models.folder_hash import folder_hash
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,9 @@ class PromptFormat:
         return question + self.suffix + answer_prefix
 
 
+BARE = PromptFormat(prefix="", suffix="")  # of a context that is nothing but its text
+
+
 def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Token ids of `text` as it stands: no special tokens added, none dropped."""
     # verbose=False: documents longer than the model are cut into windows later, and need no warning.
