@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.pretrained import all_layers, check_sizes, load_weights, tensors_hash
+from indexmem.eviction.policy import ABOVE_WINDOW, with_window
 from indexmem.eviction.sharing import Sharing
 from indexmem.models.attention import LayerTap
 
@@ -26,7 +27,7 @@ class FastKVzip(EvictionMethod):
     """Fast KVzip (arXiv 2601.17668): a small gate per layer scores each KV head's tokens from hidden states.
 
     One budget for the heads of all layers; `layerwise` gives every layer the same. The first `n_sink` tokens and a
-    recent window get the highest score a gate can give, 1: the last `window_ratio` of the context, one at least, or
+    recent window come before all others, the newest first: the last `window_ratio` of the context, one at least, or
     `window_size` tokens of a context of 32000 and more.
     """
 
@@ -56,8 +57,8 @@ class FastKVzip(EvictionMethod):
         scores_BHL = torch.cat([gate(hidden_LD[None].to(dtype)) for hidden_LD in tap.hidden_BLD]).float()
         length = scores_BHL.shape[-1]
         window = self.window_size if length >= LONG_CONTEXT else max(1, int(length * self.window_ratio))
-        scores_BHL[..., : self.n_sink] = 1.0
-        scores_BHL[..., -window:] = 1.0
+        scores_BHL = with_window(scores_BHL, min(window, length))
+        scores_BHL[..., : self.n_sink] = ABOVE_WINDOW
         return scores_BHL
 
 

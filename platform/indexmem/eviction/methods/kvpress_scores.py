@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 import torch
-from kvpress import ExpectedAttentionPress, ScorerPress, SnapKVPress
+from kvpress import ExpectedAttentionPress, LagKVPress, ScorerPress, SnapKVPress
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import rotate_half
 
@@ -23,6 +23,7 @@ from indexmem.eviction.methods.decode_scorer import (
     key_norm,
 )
 from indexmem.eviction.methods.on_device import OnDevice
+from indexmem.eviction.policy import ABOVE_WINDOW, with_window
 from indexmem.models.attention import LayerTap, RotaryEmbedding
 
 
@@ -69,6 +70,9 @@ class OfWindow(KvpressMethod):
         super().__init__(press)
         self.last_queries = press.window_size
 
+    def score(self, tap: LayerTap) -> Tensor:
+        return with_window(super().score(tap), self.press.window_size)
+
 
 class SnapKV(OfWindow):
     def decode_scorer(self, rows: Sequence[RowCache]) -> WindowAttention:
@@ -81,6 +85,21 @@ class TOVA(KvpressMethod):
 
     def decode_scorer(self, rows: Sequence[RowCache]) -> WindowAttention:
         return WindowAttention(1, across_heads=True)
+
+
+class LagKV(KeysAndValues):
+    """LagKV keeps its first `n_sink` tokens, and those at the end that have no lag after them."""
+
+    press: LagKVPress
+
+    def score(self, tap: LayerTap) -> Tensor:
+        scores_BHL = super().score(tap)
+        first, lag, length = self.press.n_sink, self.press.lag_size, scores_BHL.shape[-1]
+        if length < first + 2 * lag:  # scored by recency alone
+            return scores_BHL
+        scores_BHL = with_window(scores_BHL, lag + (length - first) % lag)
+        scores_BHL[..., :first] = ABOVE_WINDOW
+        return scores_BHL
 
 
 class PyramidKV(OfWindow):

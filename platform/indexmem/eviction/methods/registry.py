@@ -41,8 +41,8 @@ from indexmem.eviction.methods.kvpress_scores import (
     TOVA,
     ExpectedAttentionOnDevice,
     KeyDiff,
-    KeysAndValues,
     Knorm,
+    LagKV,
     PyramidKV,
     SnapKV,
 )
@@ -91,7 +91,7 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
         "knorm": kvpress("shortness of the key", KnormPress, Knorm),
         "expected_attention": kvpress("attention expected of later queries", ExpectedAttentionOnDevice),
         "observed_attention": own("mean attention received", ObservedAttention),
-        "lagkv": kvpress("spread of key and value within the range of the next lag", LagKVPress, KeysAndValues),
+        "lagkv": kvpress("spread of key and value within the range of the next lag", LagKVPress, LagKV),
         "leverage": kvpress("leverage of the key", LeverageScorePress, Seeded, ("seed",)),
         "non_causal_attention": kvpress("attention received within chunks, without causality", NonCausalAttnPress),
         "compactor": own(
