@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import EvictionMethod
-from indexmem.eviction.methods.kvpress_scores import KvpressMethod
+from indexmem.eviction.methods.kvpress_scores import KvpressMethod, in_fp32
 from indexmem.eviction.policy import Kept, comparable, keep, newest_above_all, rank
 from indexmem.models.attention import LayerTap
 
@@ -38,6 +38,9 @@ class CUR(Seeded):
     def __init__(self, press: CURPress, seed: int = 0) -> None:
         super().__init__(press, seed)
         self.last_queries = None if press.use_random_leverage else 0
+
+    def score(self, tap: LayerTap) -> Tensor:
+        return super().score(in_fp32(tap))
 
 
 class Compactor(EvictionMethod):

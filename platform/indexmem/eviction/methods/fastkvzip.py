@@ -45,16 +45,16 @@ class FastKVzip(EvictionMethod):
         geometry = context.geometry
         held = (len(gates), gates.hidden_size, gates.kv_heads)
         check_sizes(str(weights), held, (all_layers(geometry), geometry.hidden_size, geometry.kv_heads))
-        self.gates = gates.to(context.device).eval().requires_grad_(False)
+        self.checkpoint = tensors_hash(gates.state_dict())
+        # In fp32, whatever is published: in bf16 many tokens would have the same score.
+        self.gates = gates.to(context.device, torch.float32).eval().requires_grad_(False)
         self.sharing = Sharing("layer" if layerwise else "model")
         self.n_sink, self.window_size, self.window_ratio = n_sink, window_size, window_ratio
-        self.checkpoint = tensors_hash(gates.state_dict())
 
     def score(self, tap: LayerTap) -> Tensor:
         gate = self.gates[int(tap.module.layer_idx)]  # type: ignore[arg-type]
-        dtype = gate.q_proj.weight.dtype  # type: ignore[union-attr]
         # The gate takes one sequence at a time.
-        scores_BHL = torch.cat([gate(hidden_LD[None].to(dtype)) for hidden_LD in tap.hidden_BLD]).float()
+        scores_BHL = torch.cat([gate(hidden_LD[None].float()) for hidden_LD in tap.hidden_BLD])
         length = scores_BHL.shape[-1]
         window = self.window_size if length >= LONG_CONTEXT else max(1, int(length * self.window_ratio))
         scores_BHL = with_window(scores_BHL, min(window, length))

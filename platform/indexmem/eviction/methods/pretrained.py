@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import MethodContext
-from indexmem.eviction.methods.kvpress_scores import KvpressMethod
+from indexmem.eviction.methods.kvpress_scores import ExpectedAttention, KvpressMethod, in_fp32
 from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
 
@@ -46,6 +47,9 @@ class KVzap(KvpressMethod):
         super().__init__(press)
         self.checkpoint = tensors_hash(model.state_dict())
 
+    def score(self, tap: LayerTap) -> Tensor:
+        return super().score(replace(tap, hidden_BLD=tap.hidden_BLD.float()))  # the press computes as they are
+
 
 class QFilter(KvpressMethod):
     """Q-Filters (arXiv 2503.02812): minus the key's projection on its head's stored query direction."""
@@ -60,8 +64,11 @@ class QFilter(KvpressMethod):
         super().__init__(press)
         self.checkpoint = tensors_hash({"q_filters": filters})
 
+    def score(self, tap: LayerTap) -> Tensor:
+        return super().score(in_fp32(tap))
 
-class ExpectedAttentionStored(KvpressMethod):
+
+class ExpectedAttentionStored(ExpectedAttention):
     """Expected Attention (arXiv 2510.00636) with query statistics of a calibration text, not of the context."""
 
     press: ExpectedAttentionStatsPress
@@ -95,7 +102,8 @@ class ExpectedAttentionStored(KvpressMethod):
         self.checkpoint = tensors_hash(stats.state_dict())
 
     def score(self, tap: LayerTap) -> Tensor:
-        self.press.mu, self.press.cov = self.mean_NQd.to(tap.key_BHLd), self.covariance_NQdd.to(tap.key_BHLd)
+        device = tap.key_BHLd.device
+        self.press.mu, self.press.cov = self.mean_NQd.to(device).float(), self.covariance_NQdd.to(device).float()
         return super().score(tap)
 
 
