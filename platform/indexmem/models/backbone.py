@@ -25,6 +25,7 @@ from indexmem.models.attention import ATTENTION_NAME, register_attention
 from indexmem.models.folder_hash import folder_hash
 from indexmem.models.geometry import Geometry
 from indexmem.models.shipped import check_shipped
+from indexmem.models.tokenizer import check_tokenizer
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,19 @@ def _read_config(config: ModelConfig) -> PretrainedConfig:
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(
-        resolve(config), revision=config.revision, trust_remote_code=config.trust_remote_code
-    )
+    """The model's tokenizer. Raises UserError when it has none, or one that does not go with its embeddings."""
+    source = resolve(config)
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            source, revision=config.revision, trust_remote_code=config.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"The tokenizer of model '{config.id}' could not be read: {str(error).splitlines()[0]} "
+            "Expected the files that it was saved with, such as tokenizer.json, beside its weights."
+        ) from None
+    check_tokenizer(tokenizer, config.id, inspect(config).vocab_size)
+    return tokenizer
 
 
 def load_backbone(config: ModelConfig) -> Backbone:
