@@ -15,7 +15,7 @@ from kvpress.presses.fastkvzip_press import FastKVzipGate
 from torch import Tensor, nn
 
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
-from indexmem.eviction.methods.pretrained import all_layers, check_sizes, load_weights, tensors_hash
+from indexmem.eviction.methods.pretrained import all_layers, check_sizes, hash_of_finite, load_weights
 from indexmem.eviction.policy import ABOVE_WINDOW, with_window
 from indexmem.eviction.sharing import Sharing
 from indexmem.models.attention import LayerTap
@@ -45,7 +45,7 @@ class FastKVzip(EvictionMethod):
         geometry = context.geometry
         held = (len(gates), gates.hidden_size, gates.kv_heads)
         check_sizes(str(weights), held, (all_layers(geometry), geometry.hidden_size, geometry.kv_heads))
-        self.checkpoint = tensors_hash(gates.state_dict())
+        self.checkpoint = hash_of_finite(str(weights), gates.state_dict())
         # In fp32, whatever is published: in bf16 many tokens would have the same score.
         self.gates = gates.to(context.device, torch.float32).eval().requires_grad_(False)
         self.sharing = Sharing("layer" if layerwise else "model")

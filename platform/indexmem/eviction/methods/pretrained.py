@@ -22,6 +22,7 @@ from kvpress.presses.qfilter_press import QFilters
 from torch import Tensor, nn
 
 from indexmem.errors import UserError
+from indexmem.eviction.checkpoint import check_finite
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.kvpress_scores import ExpectedAttention, KvpressMethod, in_fp32
 from indexmem.models.attention import LayerTap
@@ -45,7 +46,7 @@ class KVzap(KvpressMethod):
         press = KVzapPress()
         press.kvzap_model = model.to(context.device).eval().requires_grad_(False)
         super().__init__(press)
-        self.checkpoint = tensors_hash(model.state_dict())
+        self.checkpoint = hash_of_finite(str(weights), model.state_dict())
 
     def score(self, tap: LayerTap) -> Tensor:
         return super().score(replace(tap, hidden_BLD=tap.hidden_BLD.float()))  # the press computes as they are
@@ -62,7 +63,7 @@ class QFilter(KvpressMethod):
         press = QFilterPress()
         press.q_filters = filters.to(context.device)
         super().__init__(press)
-        self.checkpoint = tensors_hash({"q_filters": filters})
+        self.checkpoint = hash_of_finite(str(weights), {"q_filters": filters})
 
     def score(self, tap: LayerTap) -> Tensor:
         return super().score(in_fp32(tap))
@@ -99,7 +100,7 @@ class ExpectedAttentionStored(ExpectedAttention):
             )
         )
         self.mean_NQd, self.covariance_NQdd = stats.query_mean.detach(), stats.query_cov.detach()
-        self.checkpoint = tensors_hash(stats.state_dict())
+        self.checkpoint = hash_of_finite(str(weights), stats.state_dict())
 
     def score(self, tap: LayerTap) -> Tensor:
         device = tap.key_BHLd.device
@@ -137,8 +138,9 @@ def all_layers(geometry: Geometry) -> int:
     return geometry.layers + geometry.sliding_layers
 
 
-def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
-    """Content hash of named tensors: part of every cell's identity."""
+def hash_of_finite(weights: str, tensors: Mapping[str, Tensor]) -> str:
+    """Content hash of named tensors: part of every cell's identity. Raises UserError for NaN or infinity in them."""
+    check_finite(weights, tensors)
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(name.encode())
