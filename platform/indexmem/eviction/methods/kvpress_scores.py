@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import singledispatch
 from types import SimpleNamespace
 
 import torch
@@ -29,6 +30,28 @@ from indexmem.eviction.policy import ABOVE_WINDOW, with_window
 from indexmem.models.attention import LayerTap, RotaryEmbedding
 
 
+@singledispatch
+def window_by_age(press: ScorerPress, scores_BHL: Tensor) -> Tensor:
+    """A press' scores with the recent window that it protects, if any, ranked by age: kvpress gives it one score."""
+    return scores_BHL
+
+
+@window_by_age.register
+def _(press: SnapKVPress, scores_BHL: Tensor) -> Tensor:
+    return with_window(scores_BHL, press.window_size)
+
+
+@window_by_age.register
+def _(press: LagKVPress, scores_BHL: Tensor) -> Tensor:
+    """Its window is what has no lag after it; its first tokens come before that."""
+    first, lag, length = press.n_sink, press.lag_size, scores_BHL.shape[-1]
+    if length < first + 2 * lag:  # scored by recency alone
+        return scores_BHL
+    scores_BHL = with_window(scores_BHL, lag + (length - first) % lag)
+    scores_BHL[..., :first] = ABOVE_WINDOW
+    return scores_BHL
+
+
 class KvpressMethod(EvictionMethod):
     """A kvpress scorer applied to a tap."""
 
@@ -44,7 +67,8 @@ class KvpressMethod(EvictionMethod):
             attention = None
             if self.last_queries and self.last_queries <= tap.key_BHLd.shape[2]:
                 attention = window_attention(tap, self.last_queries)
-            return self.press.score(module, tap.hidden_BLD, tap.key_BHLd, tap.value_BHLd, attention, kwargs)
+            scores_BHL = self.press.score(module, tap.hidden_BLD, tap.key_BHLd, tap.value_BHLd, attention, kwargs)
+        return window_by_age(self.press, scores_BHL)
 
 
 class KeysAndValues(KvpressMethod):
@@ -75,9 +99,6 @@ class OfWindow(KvpressMethod):
         super().__init__(press)
         self.last_queries = press.window_size
 
-    def score(self, tap: LayerTap) -> Tensor:
-        return with_window(super().score(tap), self.press.window_size)
-
 
 class SnapKV(OfWindow):
     def decode_scorer(self, rows: Sequence[RowCache]) -> WindowAttention:
@@ -90,21 +111,6 @@ class TOVA(KvpressMethod):
 
     def decode_scorer(self, rows: Sequence[RowCache]) -> WindowAttention:
         return WindowAttention(1, across_heads=True)
-
-
-class LagKV(KeysAndValues):
-    """LagKV keeps its first `n_sink` tokens, and those at the end that have no lag after them."""
-
-    press: LagKVPress
-
-    def score(self, tap: LayerTap) -> Tensor:
-        scores_BHL = super().score(tap)
-        first, lag, length = self.press.n_sink, self.press.lag_size, scores_BHL.shape[-1]
-        if length < first + 2 * lag:  # scored by recency alone
-            return scores_BHL
-        scores_BHL = with_window(scores_BHL, lag + (length - first) % lag)
-        scores_BHL[..., :first] = ABOVE_WINDOW
-        return scores_BHL
 
 
 class PyramidKV(OfWindow):

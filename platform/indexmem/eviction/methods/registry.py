@@ -42,8 +42,8 @@ from indexmem.eviction.methods.kvpress_scores import (
     ExpectedAttention,
     ExpectedAttentionOnDevice,
     KeyDiff,
+    KeysAndValues,
     Knorm,
-    LagKV,
     PyramidKV,
     SnapKV,
 )
@@ -94,7 +94,7 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
             "attention expected of later queries", ExpectedAttentionOnDevice, ExpectedAttention
         ),
         "observed_attention": own("mean attention received", ObservedAttention),
-        "lagkv": kvpress("spread of key and value within the range of the next lag", LagKVPress, LagKV),
+        "lagkv": kvpress("spread of key and value within the range of the next lag", LagKVPress, KeysAndValues),
         "leverage": kvpress("leverage of the key", LeverageScorePress, Seeded, ("seed",)),
         "non_causal_attention": kvpress("attention received within chunks, without causality", NonCausalAttnPress),
         "compactor": own(
