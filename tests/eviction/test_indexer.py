@@ -100,6 +100,16 @@ def test_causal_max_gives_the_earliest_winner_and_no_future():
         assert winners.flatten().tolist() == [1, 2, 2]
 
 
+@pytest.mark.parametrize("block", [1, 2, 3])
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_causal_max_keeps_nan(row, block):
+    """Else scores of NaN weights look like numbers, and a guard against NaN sees nothing."""
+    scores = torch.zeros(1, 1, 3, 3)
+    scores[..., row, 0] = float("nan")
+    values, _ = causal_max(lambda a, b: scores[:, :, a:b, :b].clone(), torch.tensor([3]), 1, block)
+    assert values.isnan().flatten().tolist() == [True, False, False]
+
+
 def test_parameter_count_of_the_paper():
     """Llama-3.1-8B: 622,592 a layer, 19,922,944 in all (paper section 4: 19.92M)."""
     config = LlamaConfig(

@@ -8,11 +8,16 @@ from kvpress import FastKVzipPress, KVzipPress
 from kvpress_oracle import kept_mask, kvpress_cache, kvpress_model, masked_kept
 from method_zoo import save_gates
 from tiny_models import FAMILIES, FULL_FAMILIES, random_ids, tiny_backbone
-from tiny_tokenizers import tiny_tokenizer
+from tiny_tokenizers import SENTENCES, tiny_tokenizer
 
+from indexmem.benchmarks.base import Sample
+from indexmem.config.budget import Budget
+from indexmem.config.load import validate
 from indexmem.config.schema import MethodConfig
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
+from indexmem.evaluate.cell import CellEvaluator
+from indexmem.evaluate.cells import Cell, Task
 from indexmem.eviction.methods import kvzip
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.kvzip import KVzip
@@ -26,7 +31,7 @@ RATIOS = (0.25, 0.6, 0.9)  # of 240 tokens, each a whole number
 
 def scored(method, family, length=LENGTH, sinks=4):
     backbone = tiny_backbone(family)
-    done = prefill(backbone, random_ids(length), {"m": method}, sinks)
+    done = prefill(backbone, random_ids(length), {"m": method}, sinks, prompt=PromptFormat.of(backbone.tokenizer))
     assert not done.errors, done.errors
     return done
 
@@ -80,11 +85,34 @@ def test_the_replay_is_a_forward_pass_over_context_and_replay(family, chat):
                     target = scores_HL[head // 2, start : start + len(part)]
                     torch.maximum(target, attention, out=target)
     method = KVzip(chunk_size=chunk)
-    done = prefill(backbone, ids, {"m": method}, sinks=4)
+    done = prefill(backbone, ids, {"m": method}, sinks=4, prompt=prompt)
     assert not done.errors
     for ours_HL, slow_HL in zip(done.rankings_HL["m"], expected):
         assert (ours_HL[:, :4] == float("inf")).all()
         torch.testing.assert_close(ours_HL[:, 4:].double(), slow_HL[:, 4:], atol=2e-5, rtol=2e-4)
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_only_what_the_sample_s_prompt_has_before_its_text_is_not_replayed(chat):
+    """A text without a template (some of LongBench's) is scored from its first token on."""
+    backbone = tiny_backbone()
+    method = KVzip(n_sink=0)
+    cell = Cell("c", MethodConfig(name="kvzip", params={"n_sink": 0}), Budget.of_ratio(0.5), "niah_single_1", "b", "")
+    provenance = {"git_commit": "", "versions": {}, "host": ""}
+    evaluator = CellEvaluator(
+        validate({"eviction": {"sinks": 0}}, "test"), backbone, {cell.method.label: method}, provenance
+    )
+    text = " ".join(SENTENCES[:4])
+    seen = []
+    method.score_context = lambda *given: (seen.append(KVzip.score_context(method, *given)), seen[-1])[1]
+    evaluator.evaluate([Task(Sample("s", "niah_single_1", text, "what?", "", ("x",), 2, chat=chat), (cell,))])
+    (scores_NHL,) = seen
+    first = len(encode(backbone.tokenizer, PromptFormat.of(backbone.tokenizer, chat=chat).prefix))
+    assert (first > 4) == chat
+    for scores_HL in scores_NHL:
+        assert scores_HL.shape[1] == first + len(encode(backbone.tokenizer, text))
+        assert not scores_HL[:, :first].any()
+        assert (scores_HL[:, first:] > 0).all()
 
 
 def test_the_own_pass_counts_as_scoring_and_leaves_the_prefill_as_it_is():
@@ -102,7 +130,7 @@ def test_the_own_pass_counts_as_scoring_and_leaves_the_prefill_as_it_is():
 
 def test_a_failing_own_pass_spares_the_other_methods():
     class Broken(KVzip):
-        def score_context(self, backbone, context, context_ids):
+        def score_context(self, backbone, context, context_ids, prompt):
             raise ValueError("no replay")
 
     backbone = tiny_backbone()

@@ -24,6 +24,7 @@ from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.policy import has_nan, nan_error
 from indexmem.models.attention import LayerTap, tapping
 from indexmem.models.backbone import Backbone
+from indexmem.models.prompt import BARE, PromptFormat
 
 FORWARD, DURING, AFTERWARDS = "forward", "during ", "afterwards "  # parts of the time
 
@@ -46,12 +47,14 @@ def prefill(
     methods: Mapping[str, EvictionMethod],
     sinks: int,
     chunk: int | None = None,
+    prompt: PromptFormat = BARE,
 ) -> Prefill:
     """Run the backbone over one context and rank its tokens by every method.
 
     `chunk`: tokens that pass a layer at a time, to bound the memory of long contexts; None: all at once.
+    `prompt`: what the context begins with besides its text, and what follows a question.
     """
-    scoring = _Scoring(backbone, context_ids, methods, sinks)
+    scoring = _Scoring(backbone, context_ids, methods, sinks, prompt)
     ids_1L = torch.tensor([context_ids], device=backbone.device)
     with scoring.watch.timing(FORWARD):
         if chunk is None or chunk >= len(context_ids):
@@ -66,9 +69,15 @@ class _Scoring:
     """All methods' scoring of one context."""
 
     def __init__(
-        self, backbone: Backbone, context_ids: list[int], methods: Mapping[str, EvictionMethod], sinks: int
+        self,
+        backbone: Backbone,
+        context_ids: list[int],
+        methods: Mapping[str, EvictionMethod],
+        sinks: int,
+        prompt: PromptFormat,
     ) -> None:
         self.backbone, self.context_ids, self.methods, self.sinks = backbone, context_ids, methods, sinks
+        self._prompt = prompt
         self.watch = Stopwatch(backbone.device)
         self._done = Prefill(ContextCache(tokens=len(context_ids)), {label: [] for label in methods})
         self._scores_nHL: dict[str, list[Tensor]] = {label: [] for label in methods}  # one or more layers each
@@ -121,7 +130,8 @@ class _Scoring:
 
     def _rank(self, label: str, method: EvictionMethod, found_nan: dict[str, Tensor]) -> None:
         if method.own_pass:
-            scores_NHL = torch.stack(list(method.score_context(self.backbone, self._done.context, self.context_ids)))
+            own = method.score_context(self.backbone, self._done.context, self.context_ids, self._prompt)
+            scores_NHL = torch.stack(list(own))
         else:
             scores_NHL = torch.cat(self._scores_nHL.pop(label))
         if method.cross_layer:

@@ -29,6 +29,7 @@ from indexmem.results.schema import OK, SCHEMA_VERSION
 class Prompt:
     """A sample as the model reads it: evicted from, and asked afterwards."""
 
+    format: PromptFormat
     context_ids: list[int]
     question_ids: list[int]
 
@@ -71,7 +72,15 @@ class CellEvaluator:
         prompts = [self._prompt(task.sample) for task in tasks]
         eviction, grid = self.experiment.eviction, self.experiment.grid
         prepared = [
-            prepare(self.backbone, prompt.context_ids, task.cells, self.methods, eviction, grid.prefill_chunk)
+            prepare(
+                self.backbone,
+                prompt.context_ids,
+                task.cells,
+                self.methods,
+                eviction,
+                grid.prefill_chunk,
+                prompt.format,
+            )
             for task, prompt in zip(tasks, prompts)
         ]
         ready = [
@@ -98,6 +107,7 @@ class CellEvaluator:
         tokenizer = self.backbone.tokenizer
         prompt = PromptFormat.of(tokenizer, chat=sample.chat)
         return Prompt(
+            prompt,
             encode(tokenizer, prompt.context(sample.context)),
             encode(tokenizer, prompt.question(sample.question, sample.answer_prefix)),
         )

@@ -18,6 +18,7 @@ from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.learned import IndexerScores
 from indexmem.eviction.methods.registry import FULL
 from indexmem.models.backbone import Backbone
+from indexmem.models.prompt import BARE, PromptFormat
 
 
 @dataclass(frozen=True)
@@ -87,16 +88,18 @@ def prepare(
     methods: Mapping[str, EvictionMethod],
     config: EvictionConfig,
     chunk: int | None = None,
+    prompt: PromptFormat = BARE,
 ) -> Preparation:
     """Compress a context for each cell. The full cache never evicts, so it is prefilled as ever in either order.
 
-    `chunk`: tokens that pass a layer at once in the shared prefill; None: all.
+    `chunk`: tokens that pass a layer at once in the shared prefill; None: all. `prompt`: what `context_ids` begin with
+    besides the sample's text, and what follows its question.
     """
     early = [cell for cell in cells if config.when == "before_prefill" and cell.method.name != FULL]
     late = [cell for cell in cells if cell not in early]
     done = Preparation()
     if late:
-        _after_prefill(done, backbone, context_ids, late, methods, config, chunk)
+        _after_prefill(done, backbone, context_ids, late, methods, config, chunk, prompt)
     for cell in early:
         _before_prefill(done, backbone, context_ids, cell, methods[cell.method.label], config)
     return done
@@ -110,10 +113,11 @@ def _after_prefill(
     methods: Mapping[str, EvictionMethod],
     config: EvictionConfig,
     chunk: int | None,
+    prompt: PromptFormat,
 ) -> None:
     labels = {cell.method.label for cell in cells}
     used = {label: method for label, method in methods.items() if label in labels}
-    filled = prefill(backbone, context_ids, used, config.sinks, chunk)
+    filled = prefill(backbone, context_ids, used, config.sinks, chunk, prompt)
     for cell in cells:
         label, method = cell.method.label, methods[cell.method.label]
         try:

@@ -71,13 +71,29 @@ def check_geometry(folder: str | Path, geometry: Geometry) -> None:
 
 
 def load_module(folder: str | Path, name: str) -> tuple[dict[str, Any], Geometry, dict[str, Tensor]]:
-    """Shape, geometry and weights of one module. Raises UserError naming what the checkpoint does hold."""
+    """Shape, geometry and weights of one module.
+
+    Raises UserError naming what the checkpoint does hold, or the tensor that is not finite.
+    """
     config = read_config(folder)
     if name not in config["modules"] or not (Path(folder) / f"{name}.safetensors").is_file():
         held = ", ".join(config["modules"])
         raise UserError(f"{folder} holds no trained '{name}' (it holds: {held}). Distil with the modules that need it.")
     shape: dict[str, Any] = config["modules"][name]["shape"]
-    return shape, Geometry(**config["geometry"]), load_file(Path(folder) / f"{name}.safetensors")
+    path = Path(folder) / f"{name}.safetensors"
+    state = load_file(path)
+    check_finite(str(path), state)
+    return shape, Geometry(**config["geometry"]), state
+
+
+def check_finite(source: str, tensors: Mapping[str, Tensor]) -> None:
+    """Raise UserError that names the tensor of trained weights that holds NaN or infinity."""
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise UserError(
+                f"{source}: tensor '{name}' holds NaN or infinity, so nothing that it scores can be ranked. Its "
+                "training diverged, or the file is damaged: take another checkpoint, or train again."
+            )
 
 
 def weights_hash(folder: str | Path, *names: str) -> str:

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from indexmem.config.modules import IndexerConfig
 from indexmem.eviction.context import IndexerKeys
 from indexmem.eviction.stack import LayerStack
-from indexmem.eviction.streaming import causal_max
+from indexmem.eviction.streaming import NEG_INF, causal_max
 from indexmem.kernels.dispatch import can_run
 from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
@@ -170,7 +170,10 @@ class Indexer(nn.Module):
         """max over queries of A [B, G, T]; anything at padded keys."""
         with torch.no_grad():
             best_BGT, winner_BGT = self._maxima(features, lengths_B, block, products)
-        return self._winning_scores(features, winner_BGT) if torch.is_grad_enabled() or products else best_BGT
+        if torch.is_grad_enabled() or products:
+            return self._winning_scores(features, winner_BGT)
+        # The kernel's maximum drops NaN: over no number at all it is -inf, which no real token has.
+        return best_BGT.masked_fill(best_BGT == NEG_INF, float("nan"))
 
     def _maxima(
         self, features: Features, lengths_B: Tensor, block: int | None, products: torch.dtype | None

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+ABOVE_WINDOW = 3.0  # above what `with_window` gives
+
 
 class Kept(NamedTuple):
     """What a layer keeps of its context."""
@@ -57,6 +59,26 @@ def comparable(scores_HL: Tensor, sinks: int, checked: bool = False) -> Tensor:
     scores = scores_HL.float().clone()
     scores[..., :sinks] = float("inf")
     return scores
+
+
+def newest_above_all(age_T: Tensor) -> Tensor:
+    """Numbers above every score that is finite in practice and below +inf, the higher the younger a token: fp32 [T].
+
+    `age_T`: tokens that came after it, int. They are the largest finite numbers, so no scale of scores reaches them.
+    """
+    largest = torch.tensor(torch.finfo(torch.float32).max).view(torch.int32).to(age_T.device)
+    return (largest - age_T.int()).view(torch.float32)
+
+
+def with_window(scores_HL: Tensor, window: int) -> Tensor:
+    """Scores in [0, 1] as fp32 with the last `window` tokens above them, from 2 to 3: the newer, the higher.
+
+    A budget may be smaller than what a scorer protects; the oldest of it then go first. The same in all heads and
+    layers, so that those that share a budget lose alike.
+    """
+    above_W = 2 + torch.arange(window, device=scores_HL.device) / max(1, window)
+    rest = scores_HL.shape[-1] - window
+    return torch.cat((scores_HL[..., :rest].float(), above_W.expand(*scores_HL.shape[:-1], window)), dim=-1)
 
 
 def rank(scores_HL: Tensor, sinks: int, checked: bool = False) -> Tensor:

@@ -23,6 +23,7 @@ from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import read_config, save_modules
 from indexmem.eviction.indexer import NAME, IndexerStack
 from indexmem.eviction.memory.stack import MemoryStack, module_name
+from indexmem.eviction.methods.kvpress_scores import window_by_age
 from indexmem.eviction.methods.learned import sharing_of
 from indexmem.eviction.methods.shared import SharingConfig
 from indexmem.eviction.policy import comparable, keep, kept_count, rank
@@ -183,6 +184,7 @@ class MemoryPress(BasePress):
         if self.compression_ratio == 0 or layer_number(module) is None:
             return keys, values
         scores_BHL = self.press.score(module, hidden_states, keys, values, attentions, kwargs)
+        scores_BHL = window_by_age(self.press, scores_BHL)
         cache, rotary = kwargs["past_key_values"], kwargs["position_embeddings"]
         sharing = self.press.sharing if isinstance(self.press, IndexerPress) else EVEN
         if sharing.is_even:

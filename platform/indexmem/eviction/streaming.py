@@ -41,7 +41,7 @@ def causal_max(
             scores_BGST.masked_fill_(padded_BS[:, None, :, None], NEG_INF)
         values_BGT, rows_BGT = scores_BGST.max(dim=2)
         best_BGT = best_BGT.to(values_BGT.dtype)
-        better_BGT = values_BGT > best_BGT[..., :stop]
+        better_BGT = (values_BGT > best_BGT[..., :stop]) | values_BGT.isnan()  # NaN stays: nothing is above it
         best_BGT[..., :stop] = torch.where(better_BGT, values_BGT, best_BGT[..., :stop])
         winner_BGT[..., :stop] = torch.where(better_BGT, rows_BGT + start, winner_BGT[..., :stop])
     return best_BGT, winner_BGT

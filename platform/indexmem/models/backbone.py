@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,16 +16,16 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.hub import cached_file, extract_commit_hash
 
 from indexmem.config.schema import ModelConfig
 from indexmem.errors import UserError
 from indexmem.models import assets
 from indexmem.models.attention import ATTENTION_NAME, register_attention
+from indexmem.models.folder_hash import folder_hash
 from indexmem.models.geometry import Geometry
 from indexmem.models.shipped import check_shipped
-
-FINGERPRINT_BLOCKS = 64
-BLOCK_BYTES = 64 * 1024
+from indexmem.models.tokenizer import check_tokenizer
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,19 @@ def _read_config(config: ModelConfig) -> PretrainedConfig:
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(
-        resolve(config), revision=config.revision, trust_remote_code=config.trust_remote_code
-    )
+    """The model's tokenizer. Raises UserError when it has none, or one that does not go with its embeddings."""
+    source = resolve(config)
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            source, revision=config.revision, trust_remote_code=config.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"The tokenizer of model '{config.id}' could not be read: {str(error).splitlines()[0]} "
+            "Expected the files that it was saved with, such as tokenizer.json, beside its weights."
+        ) from None
+    check_tokenizer(tokenizer, config.id, inspect(config).vocab_size)
+    return tokenizer
 
 
 def load_backbone(config: ModelConfig) -> Backbone:
@@ -137,27 +148,37 @@ def load_backbone(config: ModelConfig) -> Backbone:
 
 
 def fingerprint(config: ModelConfig) -> str:
-    """Identity of weights and dtype: the hub revision, or a hash of the folder's config and sampled weight blocks.
+    """Identity of weights, tokenizer, code and dtype: the hub revision, or a hash of all that is in the folder.
 
-    Sampling (64 blocks of 64 KiB a file, plus names and sizes) keeps it fast for files of many gigabytes.
+    Raises UserError for a hub model whose revision cannot be told.
     """
     source = resolve(config)
-    if not Path(source).is_dir():
-        loaded = AutoConfig.from_pretrained(
-            source, revision=config.revision, trust_remote_code=config.trust_remote_code
-        )
-        commit = getattr(loaded, "_commit_hash", None) or config.revision
+    if Path(source).is_dir():
+        identity = folder_hash(Path(source))
+    else:
+        commit = getattr(_read_config(config), "_commit_hash", None) or config.revision
         if commit is None:
             raise UserError(f"The revision of '{config.id}' cannot be told; set model.revision so that rows name it.")
-        return hashlib.sha256(f"{source}@{commit}:{config.dtype}".encode()).hexdigest()[:16]
-    digest = hashlib.sha256(config.dtype.encode())
-    for path in sorted(Path(source).glob("*")):
-        if path.suffix not in (".safetensors", ".json", ".bin"):
-            continue
-        size = path.stat().st_size
-        digest.update(f"{path.name}:{size}".encode())
-        with path.open("rb") as file:
-            for block in range(FINGERPRINT_BLOCKS):
-                file.seek(block * max(BLOCK_BYTES, size // FINGERPRINT_BLOCKS))
-                digest.update(file.read(BLOCK_BYTES))
-    return digest.hexdigest()[:16]
+        identity = f"{source}@{commit}"
+    return hashlib.sha256(f"{identity}:{config.dtype}{_foreign_code(config)}".encode()).hexdigest()[:16]
+
+
+def _foreign_code(config: ModelConfig) -> str:
+    """Repositories besides the model's own whose code is run, and their commits."""
+    references = getattr(_read_config(config), "auto_map", None) if config.trust_remote_code else None
+    named = {name for name in _flat((references or {}).values()) if "--" in name}
+    # transformers puts a hub model's own repository before its names as well.
+    others = sorted(name for name in named if not name.startswith(f"{config.id}--"))
+    return "".join(f":{name}@{_commit_of(name)}" for name in others)
+
+
+def _flat(values: Iterable[str | Sequence[str | None]]) -> Iterator[str]:
+    """Class names of an auto_map, which gives a tokenizer two: slow and fast."""
+    for value in values:
+        yield from [value] if isinstance(value, str) else filter(None, value)
+
+
+def _commit_of(name: str) -> str | None:
+    """Commit of the repository that `REPOSITORY--MODULE.CLASS` names, as transformers would load it now."""
+    repository, _, member = name.partition("--")
+    return extract_commit_hash(cached_file(repository, f"{member.rpartition('.')[0]}.py"), None)

@@ -7,10 +7,20 @@ question side. Context and question are tokenised apart, so that what is compres
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import takewhile
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+
+from indexmem.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+# Invisible separators: no template or text contains this. A capital and small letters: a change of case shows.
+MARKER = "\u2063Context\u2063"
 
 
 @dataclass(frozen=True)
@@ -22,23 +32,56 @@ class PromptFormat:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, *, chat: bool = True) -> PromptFormat:
-        """The tokenizer's format; without `chat` only what the tokenizer itself puts before any text, such as <s>."""
+        """The tokenizer's format; without `chat` only what the tokenizer itself puts before any text, such as <s>.
+
+        Raises UserError for a chat template that does not show a text once and as it is: what comes before the text and
+        what after it could not be told.
+        """
         if not chat:
-            return cls(prefix=str(tokenizer.decode(tokenizer.encode(""))), suffix="")
+            return cls(prefix=_leading_specials(tokenizer), suffix="")
         if tokenizer.chat_template is None:
             return cls(prefix=tokenizer.bos_token or "", suffix="\n")
-        marker = "\u2063context\u2063"  # invisible separators: no template or text contains this
-        rendered = tokenizer.apply_chat_template(
-            [{"role": "user", "content": marker}], add_generation_prompt=True, tokenize=False, enable_thinking=False
+        as_text = _rendered(tokenizer, MARKER)
+        for rendered in (
+            as_text,
+            _rendered(tokenizer, [{"type": "text", "text": MARKER}]),
+        ):  # some want a list of parts
+            if rendered.count(MARKER) == 1:
+                prefix, _, suffix = rendered.partition(MARKER)
+                return cls(prefix=prefix, suffix=suffix)
+        raise UserError(
+            "The tokenizer's chat template does not show a user's text once and unchanged, so what it puts before and "
+            f"after the text cannot be told. Of 'Context' it makes {as_text.replace(MARKER, 'Context')!r}. Expected a "
+            "template that puts message['content'] in one place; without any chat_template, models are asked plainly."
         )
-        prefix, _, suffix = str(rendered).partition(marker)
-        return cls(prefix=prefix, suffix=suffix)
 
     def context(self, text: str) -> str:
         return self.prefix + text
 
     def question(self, question: str, answer_prefix: str) -> str:
         return question + self.suffix + answer_prefix
+
+
+BARE = PromptFormat(prefix="", suffix="")  # of a context that is nothing but its text
+
+
+def _rendered(tokenizer: PreTrainedTokenizerBase, content: Any) -> str:
+    """What the chat template makes of a user's message; what it raises instead of that."""
+    messages = [{"role": "user", "content": content}]
+    try:
+        rendered = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False, enable_thinking=False
+        )
+    except (jinja2.TemplateError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return str(rendered)
+
+
+def _leading_specials(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Tokens that the tokenizer puts before a text by itself, as text; an end mark behind it is none of them."""
+    encoded = tokenizer("a", return_special_tokens_mask=True)
+    added = takewhile(itemgetter(1), zip(encoded["input_ids"], encoded["special_tokens_mask"]))
+    return str(tokenizer.decode([token for token, _ in added]))
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

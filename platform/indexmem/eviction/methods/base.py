@@ -21,6 +21,7 @@ from indexmem.eviction.sharing import EVEN, Sharing
 from indexmem.models.attention import LayerTap
 from indexmem.models.backbone import Backbone
 from indexmem.models.geometry import Geometry
+from indexmem.models.prompt import PromptFormat
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,13 @@ class EvictionMethod(ABC):
         A method with a `rank` of its own may return [B, ..., H, L]: all that its ranking depends on.
         """
 
-    def score_context(self, backbone: Backbone, context: ContextCache, context_ids: Sequence[int]) -> Sequence[Tensor]:
-        """Scores [H, L] of all layers by passes of the method's own over a prefilled context. Asked if `own_pass`."""
+    def score_context(
+        self, backbone: Backbone, context: ContextCache, context_ids: Sequence[int], prompt: PromptFormat
+    ) -> Sequence[Tensor]:
+        """Scores [H, L] of all layers by passes of the method's own over a prefilled context. Asked if `own_pass`.
+
+        `context_ids` begin with the tokens of `prompt.prefix`.
+        """
         raise NotImplementedError(f"{type(self).__name__} scores the shared prefill")
 
     def combine(self, scores_HL: Sequence[Tensor]) -> list[Tensor]:

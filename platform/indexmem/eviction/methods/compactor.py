@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import EvictionMethod
-from indexmem.eviction.methods.kvpress_scores import KvpressMethod
-from indexmem.eviction.policy import Kept, comparable, keep, rank
+from indexmem.eviction.methods.kvpress_scores import KvpressMethod, in_fp32
+from indexmem.eviction.policy import Kept, comparable, keep, newest_above_all, rank
 from indexmem.models.attention import LayerTap
 
 
@@ -39,14 +39,17 @@ class CUR(Seeded):
         super().__init__(press, seed)
         self.last_queries = None if press.use_random_leverage else 0
 
+    def score(self, tap: LayerTap) -> Tensor:
+        return super().score(in_fp32(tap))
+
 
 class Compactor(EvictionMethod):
     """Outlying keys (approximate leverage scores) and attention without causality, blended.
 
         score = blending * leverage + attention,   blending = the evicted share of the context unless it is given
 
-    The first `sink_size_start` and last `sink_size_end` tokens come before all others. The blend depends on the budget,
-    so both scores are kept until it is known.
+    The first `sink_size_start` and last `sink_size_end` tokens come before all others, the newest of the last ones
+    first. The blend depends on the budget, so both scores are kept until it is known.
     """
 
     def __init__(
@@ -72,6 +75,8 @@ class Compactor(EvictionMethod):
         middle = tap.span(self.first, length - self.last)
         leverage_BHL = F.pad(self.leverage.score(middle).float(), (self.first, self.last))
         attention_BHL = F.pad(self.attention.score(middle).float(), (self.first, self.last), value=float("inf"))
+        age_L = torch.arange(self.last, device=attention_BHL.device).flip(0)
+        attention_BHL[..., length - self.last :] = newest_above_all(age_L)
         return torch.stack((leverage_BHL, attention_BHL), dim=1)
 
     def rank(self, scores_2HL: Tensor, sinks: int) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from indexmem.eviction.policy import newest_above_all
 from indexmem.models.attention import LayerTap
 
 NOISE_BLOCK = 1024  # positions of random scores drawn at once
@@ -110,7 +111,8 @@ def noise(cached: CachedTokens, seed: int) -> Tensor:
 class WindowAttention(DecodeScorer):
     """Attention of a row's last queries over its cache: SnapKV (arXiv 2404.14469) and TOVA (arXiv 2401.06104).
 
-        score[t] = pool_t mean_s softmax_t(q_s . k_t scaling),  averaged over query heads; window tokens above all
+        score[t] = pool_t mean_s softmax_t(q_s . k_t scaling),  averaged over query heads; window tokens above all,
+        the newest first
 
     Queries count from the question on: those of the compressed context are gone. What a head repeats gets no attention,
     as the zeros that pooling finds before a first token.
@@ -145,7 +147,8 @@ class WindowAttention(DecodeScorer):
         if self.across_heads:
             mean_HT = mean_HT.mean(0, keepdim=True).expand(heads, tokens)
         pooled_HT = F.avg_pool1d(mean_HT, self.kernel, stride=1, padding=self.kernel // 2)[:, :tokens]
-        return pooled_HT.masked_fill(in_window_HT, float("inf"))
+        # The window may be more than the budget: its newest tokens stay.
+        return torch.where(in_window_HT, newest_above_all(position_S[-1] - cached.position_HT), pooled_HT)
 
     def select(self, rows: Tensor) -> None:
         self._query_rQSd = {layer: query[rows] for layer, query in self._query_rQSd.items()}

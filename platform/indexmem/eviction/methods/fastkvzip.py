@@ -15,7 +15,8 @@ from kvpress.presses.fastkvzip_press import FastKVzipGate
 from torch import Tensor, nn
 
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
-from indexmem.eviction.methods.pretrained import all_layers, check_sizes, load_weights, tensors_hash
+from indexmem.eviction.methods.pretrained import all_layers, check_sizes, hash_of_finite, load_weights
+from indexmem.eviction.policy import ABOVE_WINDOW, with_window
 from indexmem.eviction.sharing import Sharing
 from indexmem.models.attention import LayerTap
 
@@ -26,7 +27,7 @@ class FastKVzip(EvictionMethod):
     """Fast KVzip (arXiv 2601.17668): a small gate per layer scores each KV head's tokens from hidden states.
 
     One budget for the heads of all layers; `layerwise` gives every layer the same. The first `n_sink` tokens and a
-    recent window get the highest score a gate can give, 1: the last `window_ratio` of the context, one at least, or
+    recent window come before all others, the newest first: the last `window_ratio` of the context, one at least, or
     `window_size` tokens of a context of 32000 and more.
     """
 
@@ -44,20 +45,20 @@ class FastKVzip(EvictionMethod):
         geometry = context.geometry
         held = (len(gates), gates.hidden_size, gates.kv_heads)
         check_sizes(str(weights), held, (all_layers(geometry), geometry.hidden_size, geometry.kv_heads))
-        self.gates = gates.to(context.device).eval().requires_grad_(False)
+        self.checkpoint = hash_of_finite(str(weights), gates.state_dict())
+        # In fp32, whatever is published: in bf16 many tokens would have the same score.
+        self.gates = gates.to(context.device, torch.float32).eval().requires_grad_(False)
         self.sharing = Sharing("layer" if layerwise else "model")
         self.n_sink, self.window_size, self.window_ratio = n_sink, window_size, window_ratio
-        self.checkpoint = tensors_hash(gates.state_dict())
 
     def score(self, tap: LayerTap) -> Tensor:
         gate = self.gates[int(tap.module.layer_idx)]  # type: ignore[arg-type]
-        dtype = gate.q_proj.weight.dtype  # type: ignore[union-attr]
         # The gate takes one sequence at a time.
-        scores_BHL = torch.cat([gate(hidden_LD[None].to(dtype)) for hidden_LD in tap.hidden_BLD]).float()
+        scores_BHL = torch.cat([gate(hidden_LD[None].float()) for hidden_LD in tap.hidden_BLD])
         length = scores_BHL.shape[-1]
         window = self.window_size if length >= LONG_CONTEXT else max(1, int(length * self.window_ratio))
-        scores_BHL[..., : self.n_sink] = 1.0
-        scores_BHL[..., -window:] = 1.0
+        scores_BHL = with_window(scores_BHL, min(window, length))
+        scores_BHL[..., : self.n_sink] = ABOVE_WINDOW
         return scores_BHL
 
 

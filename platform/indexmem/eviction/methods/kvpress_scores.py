@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import singledispatch
 from types import SimpleNamespace
 
 import torch
-from kvpress import ExpectedAttentionPress, ScorerPress, SnapKVPress
+from kvpress import ExpectedAttentionPress, LagKVPress, ScorerPress, SnapKVPress
+from kvpress.utils import get_prerope_query_states
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import rotate_half
 
@@ -23,7 +26,30 @@ from indexmem.eviction.methods.decode_scorer import (
     key_norm,
 )
 from indexmem.eviction.methods.on_device import OnDevice
+from indexmem.eviction.policy import ABOVE_WINDOW, with_window
 from indexmem.models.attention import LayerTap, RotaryEmbedding
+
+
+@singledispatch
+def window_by_age(press: ScorerPress, scores_BHL: Tensor) -> Tensor:
+    """A press' scores with the recent window that it protects, if any, ranked by age: kvpress gives it one score."""
+    return scores_BHL
+
+
+@window_by_age.register
+def _(press: SnapKVPress, scores_BHL: Tensor) -> Tensor:
+    return with_window(scores_BHL, press.window_size)
+
+
+@window_by_age.register
+def _(press: LagKVPress, scores_BHL: Tensor) -> Tensor:
+    """Its window is what has no lag after it; its first tokens come before that."""
+    first, lag, length = press.n_sink, press.lag_size, scores_BHL.shape[-1]
+    if length < first + 2 * lag:  # scored by recency alone
+        return scores_BHL
+    scores_BHL = with_window(scores_BHL, lag + (length - first) % lag)
+    scores_BHL[..., :first] = ABOVE_WINDOW
+    return scores_BHL
 
 
 class KvpressMethod(EvictionMethod):
@@ -41,13 +67,17 @@ class KvpressMethod(EvictionMethod):
             attention = None
             if self.last_queries and self.last_queries <= tap.key_BHLd.shape[2]:
                 attention = window_attention(tap, self.last_queries)
-            return self.press.score(module, tap.hidden_BLD, tap.key_BHLd, tap.value_BHLd, attention, kwargs)
+            scores_BHL = self.press.score(module, tap.hidden_BLD, tap.key_BHLd, tap.value_BHLd, attention, kwargs)
+        return window_by_age(self.press, scores_BHL)
 
 
 class KeysAndValues(KvpressMethod):
     """A scorer that reads K and V alone."""
 
     last_queries = 0
+
+    def score(self, tap: LayerTap) -> Tensor:
+        return super().score(in_fp32(tap))
 
 
 class Knorm(KeysAndValues):
@@ -99,8 +129,23 @@ class PyramidKV(OfWindow):
         return self.kept(tokens, min(tokens, target + self.extra_tokens), layer, layers)
 
 
+class ExpectedAttention(KvpressMethod):
+    def score(self, tap: LayerTap) -> Tensor:
+        return super().score(in_fp32(tap))
+
+
 class ExpectedAttentionOnDevice(ExpectedAttentionPress):
-    """kvpress' scorer, but for where it builds the mean rotation: there it is copied from the host in every layer."""
+    """kvpress' scorer in fp32, its mean rotation made on the device: kvpress copies it from the host in every layer."""
+
+    def get_query_statistics(self, module: nn.Module, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Mean [B, Q, d] and covariance [B, Q, d, d] of the queries after the sinks, turned to future positions."""
+        query_BQLd = get_prerope_query_states(module, hidden_states[:, self.n_sink :]).float()
+        mean_BQ1d = query_BQLd.mean(dim=2, keepdim=True)
+        covariance_BQdd = None
+        if self.use_covariance:
+            centred_BQLd = query_BQLd - mean_BQ1d
+            covariance_BQdd = centred_BQLd.mT @ centred_BQLd / query_BQLd.shape[2]
+        return self.apply_avg_rope(module, mean_BQ1d.squeeze(2), covariance_BQdd, hidden_states.shape[1])
 
     def apply_avg_rope(
         self, module: nn.Module, mu: Tensor, cov: Tensor | None, q_len: int
@@ -114,17 +159,21 @@ class ExpectedAttentionOnDevice(ExpectedAttentionPress):
 
 
 def window_attention(tap: LayerTap, window: int) -> Tensor:
-    """Causal attention of the last `window` queries, [B, Q, W, L], in the backbone's precision but for the softmax."""
+    """Causal attention of the last `window` queries, fp32 [B, Q, W, L]."""
     heads, length = tap.key_BHLd.shape[1:3]
-    query_BQWd = tap.query_BQLd[:, :, -window:]
+    query_BQWd = tap.query_BQLd[:, :, -window:].float()
     group = query_BQWd.shape[1] // heads
     folded_BHwd = query_BQWd.unflatten(1, (heads, group)).flatten(2, 3)  # no copies of keys for the query heads
     # kvpress' scale, whatever the backbone's is.
-    logits_BHwL = folded_BHwd @ tap.key_BHLd.transpose(-1, -2) / tap.key_BHLd.shape[-1] ** 0.5
+    logits_BHwL = folded_BHwd @ tap.key_BHLd.float().transpose(-1, -2) / tap.key_BHLd.shape[-1] ** 0.5
     future_WW = torch.ones(window, window, dtype=torch.bool, device=tap.key_BHLd.device).triu(1)
     logits_BHwL[..., length - window :].masked_fill_(future_WW.repeat(group, 1), float("-inf"))
-    attention_BHwL = logits_BHwL.softmax(dim=-1, dtype=torch.float32).to(query_BQWd.dtype)
-    return attention_BHwL.unflatten(2, (group, window)).flatten(1, 2)
+    return logits_BHwL.softmax(dim=-1).unflatten(2, (group, window)).flatten(1, 2)
+
+
+def in_fp32(tap: LayerTap) -> LayerTap:
+    """K and V in fp32: in bf16 the scores of a third of the tokens tie, and ties would choose what is kept."""
+    return replace(tap, key_BHLd=tap.key_BHLd.float(), value_BHLd=tap.value_BHLd.float())
 
 
 def _with_rotary(module: nn.Module, rotary: RotaryEmbedding) -> nn.Module:

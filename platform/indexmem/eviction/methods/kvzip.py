@@ -33,8 +33,8 @@ class KVzip(EvictionMethod):
         score[t] = max over the replayed queries of t's chunk, and the query heads of t's KV head, of
                    softmax(q k_t scaling) over the first `n_sink` tokens, the chunk and the replay itself
 
-    One budget for the heads of all layers; `layerwise` gives every layer the same. What the chat template puts before
-    the context is not replayed and scores 0, but the first `n_sink` tokens come before all others. The replay costs
+    One budget for the heads of all layers; `layerwise` gives every layer the same. What the prompt has before its
+    text is not replayed and scores 0, but the first `n_sink` tokens come before all others. The replay costs
     about two more prefills, at positions that follow the context.
     """
 
@@ -54,17 +54,20 @@ class KVzip(EvictionMethod):
     def score(self, tap: LayerTap) -> Tensor:
         raise NotImplementedError("KVzip scores a replay of the context, not the prefill")
 
-    def score_context(self, backbone: Backbone, context: ContextCache, context_ids: Sequence[int]) -> list[Tensor]:
+    def score_context(
+        self, backbone: Backbone, context: ContextCache, context_ids: Sequence[int], prompt: PromptFormat
+    ) -> list[Tensor]:
         replay = Replay(backbone, context, self.n_sink)
-        for start, ids in self._replays(backbone, list(context_ids)):
+        for start, ids in self._replays(backbone, list(context_ids), prompt):
             replay.run(ids, start, min(start + self.chunk_size, context.tokens))
         for scores_HL in replay.scores_HL:
             scores_HL[:, : self.n_sink] = float("inf")
         return replay.scores_HL
 
-    def _replays(self, backbone: Backbone, context_ids: list[int]) -> Iterator[tuple[int, list[int]]]:
+    def _replays(
+        self, backbone: Backbone, context_ids: list[int], prompt: PromptFormat
+    ) -> Iterator[tuple[int, list[int]]]:
         """Where each chunk starts, and the prompt that has the model repeat it followed by the chunk itself."""
-        prompt = PromptFormat.of(backbone.tokenizer)
         first = min(len(encode(backbone.tokenizer, prompt.prefix)), len(context_ids))
         ask_all, ask_from, answer = (encode(backbone.tokenizer, x) for x in (REPEAT_ALL, REPEAT_FROM, prompt.suffix))
         for start in range(first, len(context_ids), self.chunk_size):

@@ -36,6 +36,6 @@ class Locret(EvictionMethod):
         scores_BHL = self.heads.predict(tap)
         length = scores_BHL.shape[-1]
         first = max(0, length - self.recent)
-        above_all = scores_BHL.amax(dim=-1, keepdim=True) + 1
+        above_all = scores_BHL.amax(dim=(-2, -1), keepdim=True) + 1  # in every head: heads may share a budget
         scores_BHL[..., first:] = above_all + torch.arange(length - first, device=scores_BHL.device)
         return scores_BHL

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,8 +22,9 @@ from kvpress.presses.qfilter_press import QFilters
 from torch import Tensor, nn
 
 from indexmem.errors import UserError
+from indexmem.eviction.checkpoint import check_finite
 from indexmem.eviction.methods.base import MethodContext
-from indexmem.eviction.methods.kvpress_scores import KvpressMethod
+from indexmem.eviction.methods.kvpress_scores import ExpectedAttention, KvpressMethod, in_fp32
 from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
 
@@ -44,7 +46,10 @@ class KVzap(KvpressMethod):
         press = KVzapPress()
         press.kvzap_model = model.to(context.device).eval().requires_grad_(False)
         super().__init__(press)
-        self.checkpoint = tensors_hash(model.state_dict())
+        self.checkpoint = hash_of_finite(str(weights), model.state_dict())
+
+    def score(self, tap: LayerTap) -> Tensor:
+        return super().score(replace(tap, hidden_BLD=tap.hidden_BLD.float()))  # the press computes as they are
 
 
 class QFilter(KvpressMethod):
@@ -58,10 +63,13 @@ class QFilter(KvpressMethod):
         press = QFilterPress()
         press.q_filters = filters.to(context.device)
         super().__init__(press)
-        self.checkpoint = tensors_hash({"q_filters": filters})
+        self.checkpoint = hash_of_finite(str(weights), {"q_filters": filters})
+
+    def score(self, tap: LayerTap) -> Tensor:
+        return super().score(in_fp32(tap))
 
 
-class ExpectedAttentionStored(KvpressMethod):
+class ExpectedAttentionStored(ExpectedAttention):
     """Expected Attention (arXiv 2510.00636) with query statistics of a calibration text, not of the context."""
 
     press: ExpectedAttentionStatsPress
@@ -92,10 +100,11 @@ class ExpectedAttentionStored(KvpressMethod):
             )
         )
         self.mean_NQd, self.covariance_NQdd = stats.query_mean.detach(), stats.query_cov.detach()
-        self.checkpoint = tensors_hash(stats.state_dict())
+        self.checkpoint = hash_of_finite(str(weights), stats.state_dict())
 
     def score(self, tap: LayerTap) -> Tensor:
-        self.press.mu, self.press.cov = self.mean_NQd.to(tap.key_BHLd), self.covariance_NQdd.to(tap.key_BHLd)
+        device = tap.key_BHLd.device
+        self.press.mu, self.press.cov = self.mean_NQd.to(device).float(), self.covariance_NQdd.to(device).float()
         return super().score(tap)
 
 
@@ -129,8 +138,9 @@ def all_layers(geometry: Geometry) -> int:
     return geometry.layers + geometry.sliding_layers
 
 
-def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
-    """Content hash of named tensors: part of every cell's identity."""
+def hash_of_finite(weights: str, tensors: Mapping[str, Tensor]) -> str:
+    """Content hash of named tensors: part of every cell's identity. Raises UserError for NaN or infinity in them."""
+    check_finite(weights, tensors)
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(name.encode())

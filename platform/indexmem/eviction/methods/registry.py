@@ -39,6 +39,7 @@ from indexmem.eviction.methods.headwise import (
 )
 from indexmem.eviction.methods.kvpress_scores import (
     TOVA,
+    ExpectedAttention,
     ExpectedAttentionOnDevice,
     KeyDiff,
     KeysAndValues,
@@ -89,7 +90,9 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
         "tova": kvpress("attention of the last query", TOVAPress, TOVA),
         "keydiff": kvpress("distance of the key from the mean key", KeyDiffPress, KeyDiff),
         "knorm": kvpress("shortness of the key", KnormPress, Knorm),
-        "expected_attention": kvpress("attention expected of later queries", ExpectedAttentionOnDevice),
+        "expected_attention": kvpress(
+            "attention expected of later queries", ExpectedAttentionOnDevice, ExpectedAttention
+        ),
         "observed_attention": own("mean attention received", ObservedAttention),
         "lagkv": kvpress("spread of key and value within the range of the next lag", LagKVPress, KeysAndValues),
         "leverage": kvpress("leverage of the key", LeverageScorePress, Seeded, ("seed",)),
