@@ -136,6 +136,9 @@ class BenchmarkConfig(Named):
     """One benchmark or suite, for example `niah_single_1` or `{name: jsonl, params: {path: mine.jsonl}}`."""
 
 
+MEAN = "mean"  # all benchmarks of a grid: stands where a benchmark's name may stand
+
+
 class GridConfig(Section):
     """Which (method, budget, benchmark) cells are evaluated, and on how many samples."""
 

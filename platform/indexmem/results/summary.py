@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexmem.config.budget import KINDS, NOTHING_EVICTED, Budget, Kind
+from indexmem.config.schema import MEAN
 from indexmem.errors import UserError
 from indexmem.results.samples import Column, Key, Matched, Scores, cell_scores, matched
 from indexmem.results.schema import OK
 from indexmem.results.stats import Difference, Interval, macro_ci, max_t, paired_difference
 
 FULL = "full"
-MEAN = "mean"  # in place of a benchmark's name; no benchmark may be called so
 ALPHA = 0.05
 
 Standing = Literal["winner", "leading", "behind", "alone", "unranked"]
