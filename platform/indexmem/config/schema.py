@@ -104,6 +104,13 @@ class EvictionConfig(Section):
     decode_every: PositiveInt = Field(128, description="tau: generated tokens between compressions")
     decode_window: Annotated[int, Field(ge=0)] = Field(128, description="most recent tokens that always stay")
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What it adds to a cell's identity: settings that are not at their defaults, so that one that comes later
+        renames no row. A changed default needs a new `evaluate.grid.ENGINE_VERSION`.
+        """
+        return self.model_dump(mode="json", exclude_defaults=True)
+
     def of_cell(self, budget: Budget) -> EvictionConfig:
         """The same with the decode budget as a number, for a cell with this budget."""
         if self.decode_budget != "budget":

@@ -61,7 +61,7 @@ def render_text(summary: Summary) -> str:
     lines += ["", "* best by more than noise   ~ within noise of the best (joint paired test, adjusted p >= 0.05)"]
     if summary.failed:
         lines.append(f"{summary.failed} of {summary.total} rows failed and are in no mean.")
-    for sentence in summary.left_out:
+    for sentence in summary.caveats:
         lines += textwrap.wrap(sentence, WIDTH)
     return "\n".join(lines)
 

@@ -135,7 +135,7 @@ def _basis(summary: Summary) -> str:
     leads = [lead.half_width for (_, b), c in summary.contests.items() if b == MEAN for lead in c.lead.values()]
     if leads:
         text += f" With these counts, a lead is known to about ±{100 * median(leads):.0f} points."
-    return " ".join([text, *summary.left_out])
+    return " ".join([text, *summary.caveats])
 
 
 def _limits(difference: Difference) -> str:

@@ -81,7 +81,7 @@ def matched(scores: Mapping[Key, Scores], columns: Sequence[Column], benchmarks:
     """
     laid = [_laid_out(scores, columns, benchmark) for benchmark in benchmarks]
     has = [np.isfinite(score_CS) for score_CS, _ in laid]
-    if any(not has_CS.any() for has_CS in has):
+    if not has or any(not has_CS.any() for has_CS in has):
         return None
     lacking_C = sum(1.0 - has_CS.mean(axis=1) for has_CS in has)
     kept = [c for c in range(len(columns)) if all(has_CS[c].any() for has_CS in has)]

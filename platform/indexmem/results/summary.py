@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from indexmem.config.budget import KINDS, NOTHING_EVICTED, Budget, Kind
 from indexmem.config.schema import MEAN
 from indexmem.errors import UserError
+from indexmem.results.caveats import caveats
 from indexmem.results.samples import Column, Key, Matched, Scores, cell_scores, matched
 from indexmem.results.schema import OK
 from indexmem.results.stats import Difference, Interval, macro_ci, max_t, paired_difference
@@ -70,14 +71,9 @@ class Summary:
     scores: Mapping[Key, Scores]  # of all samples that a cell answered
     cells: Mapping[Key, Interval]  # on its column's common samples; benchmark may be MEAN
     contests: Mapping[tuple[Budget, str], Contest]  # benchmark may be MEAN
+    caveats: tuple[str, ...]  # sentences that belong to every form of the comparison
     failed: int
     total: int
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Who is not ranked by mean score, and why: a sentence per budget that has such methods."""
-        found = ((budget, self.contests.get((budget, MEAN))) for budget in self.budgets)
-        return tuple(f"Not ranked at {budget}: {_lacks(contest)}." for budget, contest in found if _lacks(contest))
 
     @property
     def by_kind(self) -> dict[Kind, tuple[Budget, ...]]:
@@ -128,7 +124,8 @@ def summarise(rows: pa.Table) -> Summary:
     ranked = tuple(sorted(names, key=lambda method: (*_rank(cells, method), method)))
     contests = {key: _contest(common, ranked) for key, common in compared.items()}
     failed = rows.num_rows - rows.filter(pc.equal(rows["status"], OK)).num_rows
-    return Summary(ranked, budgets, benchmarks, scores, cells, contests, failed, rows.num_rows)
+    said = caveats(rows, {budget: common for (budget, place), common in compared.items() if place == MEAN})
+    return Summary(ranked, budgets, benchmarks, scores, cells, contests, said, failed, rows.num_rows)
 
 
 def by_model(rows: pa.Table) -> dict[str, pa.Table]:
@@ -166,13 +163,6 @@ def _refuse_mixed_cells(rows: pa.Table) -> None:
             f"'{first['benchmark']}' has {first['cell_id_count_distinct']} cell ids (another model, checkpoint, length "
             "or seed). Pass the rows of one spec."
         )
-
-
-def _lacks(contest: Contest | None) -> str:
-    """'knorm (lacks 20 of 40 samples), tova (lacks 5 of 40 samples)'; '' where all are ranked."""
-    if contest is None:
-        return ""
-    return ", ".join(f"{name} (lacks {n} of {contest.common.asked} samples)" for name, n in contest.lacking.items())
 
 
 def _rank(cells: Mapping[Key, Interval], method: str) -> tuple[int, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from indexmem.config.schema import Experiment
-from indexmem.config.spec import content_hash, run_root
+from indexmem.config.spec import content_hash, flatten, run_root
 from indexmem.config.sweep import DEFAULT_TRIALS
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import plan as plan_grid
@@ -73,8 +73,10 @@ def plan_sweep(experiment: Experiment) -> SweepPlan:
     settings = experiment.sweep
     wanted = settings.trials or (space.points if settings.search == "grid" else None) or DEFAULT_TRIALS
     planned = min(wanted, space.points or wanted)
-    identity = experiment.model_dump(mode="json", exclude=IRRELEVANT | {"sweep": GOES_ON})
-    name = content_hash(identity)
+    settings_of = flatten(experiment.model_dump(mode="json", exclude=IRRELEVANT | {"sweep": GOES_ON}))
+    defaults = flatten(Experiment())
+    # Without what is at its default: a setting that comes later renames no sweep.
+    name = content_hash({key: value for key, value in settings_of.items() if defaults.get(key, ...) != value})
     axes = {axis: setting.dump() for axis, setting in space.axes.items()}
     workers = experiment.distill.workers if trains(experiment) else 1
     return SweepPlan(
