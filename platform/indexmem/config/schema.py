@@ -143,6 +143,7 @@ class BenchmarkConfig(Named):
     """One benchmark or suite, for example `niah_single_1` or `{name: jsonl, params: {path: mine.jsonl}}`."""
 
 
+SELECTION_SEED = 1_000_003  # far from the seeds that people count up
 MEAN = "mean"  # all benchmarks of a grid: stands where a benchmark's name may stand
 
 
@@ -250,3 +251,10 @@ class Experiment(Section):
     pretrain: PretrainConfig = PretrainConfig()
     tracking: TrackingConfig = TrackingConfig()
     run: RunConfig = RunConfig()
+
+    @property
+    def selecting(self) -> Experiment:
+        """The same on the samples that a sweep's trials are compared by: the winner's own had no say in its choice."""
+        chosen = self.sweep.samples_seed
+        seed = SELECTION_SEED + self.grid.seed if chosen is None else chosen
+        return self.model_copy(update={"grid": self.grid.model_copy(update={"seed": seed})})
