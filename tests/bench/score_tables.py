@@ -5,7 +5,7 @@
     python tests/bench/score_tables.py --show docs/results/bench/indexer-smollm2.json     # its tables again
 
 The mean over benchmarks of each method and budget; `difference` is that of the reference method minus this one on the
-samples that both answered, paired and stratified by benchmark, its p-value Holm-adjusted within a budget.
+samples that all answered, paired and stratified by benchmark, its p-value adjusted jointly within a budget.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import pyarrow.compute as pc
 
 from indexmem.files import write_whole
 from indexmem.results.intervals import Interval
-from indexmem.results.stats import Difference
 from indexmem.results.store import RowStore
-from indexmem.results.summary import FULL, MEAN, NOTHING_EVICTED, Summary, adjusted, summarise
+from indexmem.results.summary import FULL, MEAN, NOTHING_EVICTED, Summary, leads, summarise
 
 
 def percent(interval: Interval) -> list[float]:
@@ -34,12 +33,10 @@ def table_of(summary: Summary, reference: str) -> dict[str, Any]:
     """method -> budget -> its mean with interval, and how far the reference is ahead of it."""
     found: dict[str, Any] = {}
     for budget in summary.budgets:
-        pairs: dict[str, Difference] = {}
-        for method in summary.methods:
-            difference = summary.difference((reference, budget), (method, budget)) if method != reference else None
-            if difference is not None:
-                pairs[method] = difference
-        compared = adjusted(pairs)
+        over, contest = (reference, budget), summary.contests.get((budget, MEAN))
+        ranked = contest is not None and over in contest.common.columns
+        found_leads = leads(contest.common, over, picked=False) if ranked else {}
+        compared = {method: lead for (method, _), lead in found_leads.items()}
         for method in summary.methods:
             cell = summary.cells.get((method, budget, MEAN))
             if cell is None:

@@ -51,6 +51,28 @@ def test_two_files_can_stand_in_one_spec(tmp_path):
     assert [benchmark.name for benchmark in make_benchmarks(configs)] == ["a", "b"]
 
 
+def test_questions_on_one_text_are_a_group(tmp_path):
+    """By default the text decides, in any benchmark; a row can say more."""
+    lines = [ROW, ROW | {"question": "And now?"}, ROW | {"context": "Another."}, ROW | {"group": "case 7"}]
+    path = write(tmp_path, *lines)
+    here, there = ([s.own_group for s in make(path, name=name).samples(9, BUILD)] for name in ("a", "b"))
+    assert here[0] == here[1] == there[0]
+    assert len({*here, *there}) == 4  # the text, the other text, and 'case 7' of each file
+    assert (here[3], there[3]) == ("a/case 7", "b/case 7")
+    with pytest.raises(UserError, match="'group' must be text, got 7"):
+        list(make(write(tmp_path, ROW | {"group": 7})).samples(1, BUILD))
+
+
+def test_a_sample_without_a_context_is_a_group_of_its_own(tmp_path):
+    path = write(tmp_path, ROW | {"context": ""}, ROW | {"context": ""})
+    assert [sample.own_group for sample in make(path).samples(2, BUILD)] == ["jsonl/0", "jsonl/1"]
+
+
+def test_the_name_of_the_mean_is_taken(tmp_path):
+    with pytest.raises(UserError, match=r"No benchmark can be called 'mean'.*name: averages"):
+        make(write(tmp_path, ROW), name="mean")
+
+
 def test_other_rows_are_another_build(tmp_path):
     hashes = {build_hash(make(write(tmp_path, row)), BUILD) for row in (ROW, ROW | {"metric": "exact"}, ROW)}
     assert len(hashes) == 2

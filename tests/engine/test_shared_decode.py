@@ -58,7 +58,7 @@ def rows_for(methods, lengths=(90, 60), limits=(45, 20), ratios=(0.3, 0.7)) -> l
                 target = min(length * (1 - ratio), BUDGET)
                 cache = method.compress(done.context, done.rankings_HL[label], target)
                 question = random_ids(5 + 4 * sample, seed=10 + sample)
-                rows.append(DecodeRow(cache, length, question, limit, Compression(method, CONFIG.decode_budget, CONFIG)))
+                rows.append(DecodeRow(cache, length, question, limit, Compression(method, BUDGET, CONFIG)))
     return rows
 
 

@@ -136,9 +136,8 @@ def test_text_equals_the_reference_when_the_cache_is_compressed_while_decoding(m
 
     held = [kept_HK.shape[1] for kept_HK in cache.kept_HK]
     monkeypatch.setattr(Recompression, "_keep", keep)
-    (answer,) = decode(
-        tiny_backbone(family), [DecodeRow(cache, length, question, limit, Compression(method, config.decode_budget, config))], PLENTY
-    )
+    compression = Compression(method, config.decode_budget, config)
+    (answer,) = decode(tiny_backbone(family), [DecodeRow(cache, length, question, limit, compression)], PLENTY)
     assert len(answer.token_ids) == limit
     assert len({position for layer in gone for position in layer.unique().tolist()}) > 4, "several compressions"
     assert_greedy(family, random_ids(length), question, answer.token_ids, gone)

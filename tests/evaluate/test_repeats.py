@@ -24,7 +24,10 @@ ROW = {"context": "The lantern hangs in the harbour. " * 9, "question": "Where?"
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("repeats")
-    rows = [ROW | {"question": f"Where, {n}?", "answers": ["in the harbour"]} for n in range(3)]
+    rows = [
+        ROW | {"context": ROW["context"] + str(n), "question": f"Where, {n}?", "answers": ["in the harbour"]}
+        for n in range(3)
+    ]
     (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "text.txt").write_text("Some text. And more of it.")
     return folder, str(save_tiny_model(folder / "model", "llama"))

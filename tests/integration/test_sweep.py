@@ -18,6 +18,7 @@ from indexmem.cli import main
 from indexmem.config.load import load
 from indexmem.distill.history import History
 from indexmem.distill.runs import DistillRun
+from indexmem.errors import UserError
 from indexmem.results.sweeps import COMPLETE, ENDED, RUNNING, STOPPED, Sweep, read_sweeps
 from indexmem.sweep.nested import OnWorkers
 
@@ -82,6 +83,31 @@ class Driver:
 
 def ended(sweep: Sweep) -> int:
     return sum(trial.status in ENDED for trial in sweep.trials)
+
+
+def test_the_winner_is_told_by_samples_that_chose_none(spec_file, capsys):
+    """Pasted into an evaluation, its settings find the rows that it was reported on."""
+    overrides = ["grid.methods=[knorm]", "grid.ratios=[0.5]", "sweep.axes.eviction.sinks=[2, 8]"]
+    command = [str(spec_file), *overrides, "sweep.objectives=[score]"]
+    assert main(["sweep", *command]) == 0
+    said = capsys.readouterr().out
+    (sweep,) = read_sweeps(spec_file.parent / "runs")
+    assert sweep.best.fresh["score"] is not None
+    assert "; on fresh samples score " in said
+    assert [trial.number for trial in sweep.trials if trial.fresh] == [sweep.best.number]
+    pasted = [f"{name}={value}" for name, value in sweep.best.params.items()]
+    assert main(["eval", str(spec_file), *overrides[:2], *pasted, "--dry-run"]) == 0
+    assert "to do: 0 of 12 rows" in capsys.readouterr().err
+
+
+def test_a_driver_whose_sweep_was_taken_over_stops(spec_file, capsys, monkeypatch):
+    def lost(leases):
+        raise UserError("taken over")
+
+    monkeypatch.setattr("indexmem.evaluate.lease.Leases.check", lost)
+    overrides = ["grid.methods=[knorm]", "grid.ratios=[0.5]", "sweep.axes.eviction.sinks=[2, 8]"]
+    assert main(["sweep", str(spec_file), *overrides, "sweep.objectives=[score]"]) == 2
+    assert "taken over" in capsys.readouterr().err
 
 
 def test_asha_with_a_killed_driver_loses_and_repeats_no_trial(spec_file, capsys):

@@ -62,7 +62,10 @@ def test_csv_holds_every_cell_once_in_machine_units() -> None:
     rows = make_rows()
     records = list(csv.DictReader(io.StringIO(comparison_csv(rows))))
     summary = summarise(rows)
-    assert len(records) == len(summary.cells) == (7 * 4 + 1) * 4
+    (unranked,) = [r for r in records if r["standing"] == "unranked"]  # 3 of 20 samples failed
+    assert (unranked["method"], unranked["benchmark"], unranked["mean"]) == ("random", "niah_single_2", "")
+    records.remove(unranked)
+    assert len(records) == len(summary.cells) == (7 * 4 + 1) * 4 - 1
     assert records[0]["method"] == "full"
     for record in records:
         budget = Budget.parse(record["budget"])

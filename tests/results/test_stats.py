@@ -41,6 +41,14 @@ def test_graded_scores_match_the_normal_interval_when_there_are_many() -> None:
     )
 
 
+def test_tails_of_few_graded_scores_are_those_of_students_t() -> None:
+    """Plain percentiles are too narrow twice: by z for t, and by sqrt((n - 1) / n) for the bootstrap's own spread."""
+    scores = np.linspace(0.3, 0.7, 8)
+    interval = mean_ci(scores, resamples=100_000)
+    t_7 = 2.364624  # 97.5 %
+    assert interval.half_width == pytest.approx(t_7 * scores.std(ddof=1) / 8**0.5, rel=0.03)
+
+
 @pytest.mark.parametrize("n", [8, 30])
 @pytest.mark.parametrize("grades", [(0, 1), (0, 0.25, 0.5, 0.75, 1)], ids=["binary", "graded"])
 def test_coverage_is_near_its_level(n: int, grades: tuple[float, ...]) -> None:

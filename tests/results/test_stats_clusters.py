@@ -1,4 +1,4 @@
-"""Repeats of a sample: averaged, and never counted as samples of their own."""
+"""Samples that depend on each other: they weigh as they are many, and count as one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexmem.results.stats import cluster_means, mean_ci, paired_difference
+from indexmem.results.stats import Interval, mean_ci, mean_over, paired_difference
+from indexmem.results.units import Design, Units
 
 
-def test_means_come_in_the_order_of_the_labels() -> None:
-    assert cluster_means([1, 0, 0.5, 1], ["b", "a", "a", "b"]).tolist() == [0.25, 1.0]
+def test_units_come_in_the_order_of_the_labels() -> None:
+    units = Units.of(np.array([1, 0, 0.5, 1]), ["b", "a", "a", "b"])
+    assert (units.means.tolist(), units.sizes.tolist(), units.mean) == ([0.25, 1.0], [2, 2], 0.625)
     with pytest.raises(AssertionError, match="3 labels for 2 values"):
-        cluster_means([1, 0], [1, 2, 3])
+        Units.of(np.zeros(2), [1, 2, 3])
+
+
+def test_every_value_weighs_the_same_however_large_its_cluster_is() -> None:
+    scores, texts = [1.0] * 9 + [0.0, 0.5], ["long"] * 9 + ["short", "other"]
+    assert mean_ci(scores, clusters=texts).mean == pytest.approx(9.5 / 11)
+    assert paired_difference(scores, [0.0] * 11, clusters=texts).mean == pytest.approx(9.5 / 11)
+
+
+def test_clusters_of_unequal_size_say_less_than_as_many_equal_ones() -> None:
+    equal = mean_ci([1.0] * 20, clusters=np.repeat(range(4), 5))
+    unequal = mean_ci([1.0] * 20, clusters=[0] * 17 + [1, 2, 3])
+    assert equal == mean_ci([1.0] * 4)
+    assert unequal.low < equal.low
 
 
 def test_four_answers_to_ten_prompts_are_ten_samples() -> None:
@@ -36,6 +51,33 @@ def test_copies_of_every_pair_change_nothing(pairs: list[tuple[float, float]], c
 def test_one_label_in_two_strata_is_two_samples() -> None:
     result = paired_difference([1, 1, 0, 0], [0, 0, 0, 0], strata=[0, 0, 1, 1], clusters=[0, 0, 0, 0])
     assert (result.mean, result.n) == (0.5, 2)
+
+
+def test_strata_that_share_texts_are_not_independent() -> None:
+    """One text in two benchmarks: the errors may have one sign, so limits are added; the test flips both at once."""
+    part = Interval(0.5, 0.3, 0.7, 5)
+    assert mean_over([part, part], shared=True) == Interval(0.5, pytest.approx(0.3), pytest.approx(0.7), 10)
+    assert Design.of(4, [0, 0, 1, 1], ["t", "u", "t", "u"]).shared
+    assert not Design.of(4, [0, 0, 1, 1], ["t", "u", "v", "w"]).shared
+    apart = paired_difference([1.0] * 12, [0.0] * 12, strata=[0] * 6 + [1] * 6)
+    together = paired_difference([1.0] * 12, [0.0] * 12, strata=[0] * 6 + [1] * 6, clusters=[*range(6)] * 2)
+    assert apart.p_value < 0.005 < together.p_value == pytest.approx(2 / 2**6, rel=0.3)
+    assert together.low < apart.low
+
+
+def test_five_texts_with_ten_questions_each_are_five_samples() -> None:
+    """A text makes all of its questions hard or easy: intervals that ignore it are far too narrow."""
+    rng, texts = np.random.default_rng(11), np.repeat(np.arange(5), 10)
+    ease = 0.5 + 2 * rng.standard_normal((300, 5))
+    truth = float((1 / (1 + np.exp(-(0.5 + 2 * rng.standard_normal(200_000))))).mean())
+    kept, ignored = [], []
+    for trial, ease_T in enumerate(ease):
+        scores = (rng.random(50) < np.repeat(1 / (1 + np.exp(-ease_T)), 10)).astype(float)
+        for found, labels in ((kept, texts), (ignored, None)):
+            interval = mean_ci(scores, clusters=labels, seed=trial, resamples=300)
+            found.append(interval.low <= truth <= interval.high)
+    assert np.mean(kept) >= 0.85
+    assert np.mean(ignored) < 0.7
 
 
 def test_the_level_holds_with_repeats_and_fails_without_their_labels() -> None:

@@ -38,7 +38,8 @@ def of_type(kind: pa.DataType) -> st.SearchStrategy[Any]:
 def any_row(draw: st.DrawFn) -> dict[str, Any]:
     filled = {field.name: draw(st.none() | of_type(field.type)) for field in ROW_SCHEMA}
     key = {"cell_id": draw(st.sampled_from("ab")), "sample_id": draw(st.sampled_from("xyz")), "repeat": 0}
-    return filled | key | {"status": draw(st.sampled_from([OK, FAILED]))}
+    status = draw(st.sampled_from([OK, FAILED]))
+    return filled | key | {"status": status} | ({"score": draw(st.floats(0, 1, width=32))} if status == OK else {})
 
 
 @given(parts=st.lists(st.lists(any_row(), min_size=1, max_size=4), min_size=1, max_size=3))

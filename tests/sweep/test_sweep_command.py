@@ -9,6 +9,7 @@ from tiny_tokenizers import TEXT
 
 from indexmem.cli import main
 from indexmem.config.load import load
+from indexmem.config.spec import flatten
 from indexmem.evaluate.lease import Leases
 from indexmem.results.sweeps import COMPLETE, Trial
 from indexmem.sweep.plan import plan_sweep
@@ -113,6 +114,12 @@ def test_trials_at_once_never_wait_for_each_other(spec_path):
     assert plan_sweep(load(spec_path, ["distill.workers=2"])).nested
     trained = ["distill.workers=2", "grid.methods=[knorm]"]
     assert not plan_sweep(load(spec_path, trained)).nested, "what trains nothing needs no workers"
+
+
+def test_a_setting_that_comes_later_renames_no_sweep(spec_path, monkeypatch):
+    name = plan_sweep(load(spec_path)).sweep.id
+    monkeypatch.setattr("indexmem.sweep.plan.flatten", lambda value: flatten(value) | {"eviction.stride": 1})
+    assert plan_sweep(load(spec_path)).sweep.id == name
 
 
 def test_a_sweep_is_the_same_when_it_is_to_be_longer_or_faster(spec_path):

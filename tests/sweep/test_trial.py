@@ -8,7 +8,10 @@ from tiny_tokenizers import TEXT
 from indexmem.config.load import load, with_settings
 from indexmem.distill.history import History
 from indexmem.distill.runs import DistillRun
+from indexmem.errors import UserError
+from indexmem.evaluate.lease import Leases
 from indexmem.eviction.indexer import IndexerStack
+from indexmem.results.store import RowStore
 from indexmem.sweep.trial import InProcess, Outcome, evaluates, perform, trains
 
 PROVENANCE = {"git_commit": "abc", "versions": {}, "host": "here"}
@@ -106,6 +109,41 @@ def test_failed_rows_fail_the_trial_and_are_tried_once(spec, monkeypatch):
     with pytest.raises(RuntimeError, match="4 of 4 rows failed, the first with ValueError: no such thing"):
         record(spec)
     assert len(tried) == 2, "each sample once"
+
+
+def taken_over(monkeypatch, module):
+    """Leases that somebody else has taken by the time that their holder looks."""
+    made = []
+
+    class Lost(Leases):
+        def claim(self, work):
+            mine = super().claim(work)
+            made.append(sorted(mine[0]))
+            self.lost = bool(mine[0]) and len(made) == 1
+            return mine
+
+    monkeypatch.setattr(module, Lost)
+    return made
+
+
+def test_cells_that_were_taken_over_are_left_alone_and_claimed_anew(spec, monkeypatch):
+    """The other holder may die before it is done, so what is still missing is looked at again."""
+    evaluated = with_settings(spec, {"grid.methods": ["knorm"]}, "test")
+    claims = taken_over(monkeypatch, "indexmem.sweep.evaluation.Leases")
+    stored = []
+    append = RowStore.append_encoded
+    monkeypatch.setattr(RowStore, "append_encoded", lambda *given: stored.append(len(claims)) or append(*given))
+    _, outcome = record(evaluated)
+    assert len(claims) == 2
+    assert set(stored) == {2}, "nothing under the lease that was lost"
+    assert "score" in outcome.metrics
+
+
+def test_a_training_that_was_taken_over_ends_with_the_reason(spec, monkeypatch):
+    taken_over(monkeypatch, "indexmem.sweep.trial.Leases")
+    with pytest.raises(UserError, match="was taken over while this run was working or stood still"):
+        record(spec)
+    assert not DistillRun.of(spec).finished
 
 
 def test_what_a_trial_does_follows_from_what_is_wanted(spec):

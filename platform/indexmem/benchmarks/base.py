@@ -24,7 +24,8 @@ class Sample:
     """One question about one text, ready to be rendered by `PromptFormat`.
 
     `labels` are facets that a report may group by, such as depth or category; `extra` is what the scorer needs beyond
-    references. Both hold JSON-like values.
+    references. Both hold JSON-like values. Samples of one `group` are easy or hard together, and statistics take them
+    as one.
     """
 
     id: str  # "<benchmark>/<index>"
@@ -37,9 +38,15 @@ class Sample:
     chat: bool = True  # False: the text goes to the model as it is, without its chat template
     stop: tuple[str, ...] = ()  # texts that end an answer, of which they stay a part
     min_new_tokens: int = 0  # nothing ends an answer before
+    group: str = ""  # by default all samples with this context, in any benchmark
     repeat: int = 0  # which of several sampled answers to the same prompt
     labels: Mapping[str, Any] = field(default_factory=dict, hash=False)
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def own_group(self) -> str:
+        """`group`, or what names the context; without a context the sample is a group of its own."""
+        return self.group or (content_hash(self.context) if self.context else self.id)
 
 
 @dataclass(frozen=True)

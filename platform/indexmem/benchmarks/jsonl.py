@@ -21,7 +21,7 @@ from indexmem.errors import UserError
 from indexmem.models.prompt import PromptFormat, encode
 
 FIELDS = {"context": str, "question": str, "answer_prefix": str, "answers": list, "metric": str}
-OPTIONAL = {"max_new_tokens": int, "labels": dict}
+OPTIONAL = {"max_new_tokens": int, "labels": dict, "group": str}
 
 Scorer = Callable[[str, Sequence[str]], float]
 
@@ -100,6 +100,7 @@ class JsonlBenchmark(Benchmark):
                 answer_prefix=row["answer_prefix"],
                 references=tuple(row["answers"]),
                 max_new_tokens=limit,
+                group=f"{self.name}/{row['group']}" if row.get("group") else "",
                 labels=row.get("labels") or {},
                 extra={"metric": row["metric"]},
             )

@@ -21,7 +21,7 @@ from indexmem.benchmarks.maths.suite import aime25, math500
 from indexmem.benchmarks.niah_map import niah
 from indexmem.benchmarks.ruler.qa import qa_1, qa_2
 from indexmem.benchmarks.ruler.suite import FIXED_TASKS, ruler, ruler_dataset
-from indexmem.config.schema import BenchmarkConfig
+from indexmem.config.schema import MEAN, BenchmarkConfig
 from indexmem.errors import UserError
 
 Factory = Callable[..., Sequence[Benchmark]]
@@ -43,13 +43,18 @@ BENCHMARKS: Mapping[str, Factory] = MappingProxyType(
 def make_benchmarks(configs: Iterable[BenchmarkConfig]) -> tuple[Benchmark, ...]:
     """All benchmarks that the entries of a spec name, suites as their members.
 
-    Raises UserError for an unknown name (with the nearest one), unknown or wrong settings, and a benchmark that comes
-    twice.
+    Raises UserError for an unknown name (with the nearest one), unknown or wrong settings, a benchmark that comes
+    twice, and one whose name stands for the mean over benchmarks.
     """
     made = tuple(benchmark for config in configs for benchmark in _make(config))
     twice = [name for name, count in Counter(benchmark.name for benchmark in made).items() if count > 1]
     if twice:
         raise UserError(f"grid.benchmarks gives {', '.join(twice)} more than once. List each benchmark or its suite.")
+    if any(benchmark.name == MEAN for benchmark in made):
+        raise UserError(
+            f"No benchmark can be called '{MEAN}': tables and grid.full_cache_floor mean all benchmarks by it. Give it "
+            "another name, for example {name: jsonl, params: {path: FILE, name: averages}}."
+        )
     return made
 
 

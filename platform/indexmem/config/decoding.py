@@ -23,8 +23,8 @@ class DecodingConfig(Section):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What it adds to a cell's identity: nothing when greedy, and never how many answers there are."""
-        return {} if self.greedy else {"decoding": self.model_dump(exclude={"repeats"})}
+        """What it adds to a cell's identity: what is not at its default, and never how many answers there are."""
+        return {} if self.greedy else {"decoding": self.model_dump(exclude={"repeats"}, exclude_defaults=True)}
 
     @model_validator(mode="after")
     def _has_effect(self) -> DecodingConfig:

@@ -110,6 +110,13 @@ class EvictionConfig(Section):
         """Tokens that no compression while decoding takes: B_max has to be larger."""
         return self.sinks + self.decode_window
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What it adds to a cell's identity: settings that are not at their defaults, so that one that comes later
+        renames no row. A changed default needs a new `evaluate.grid.ENGINE_VERSION`.
+        """
+        return self.model_dump(mode="json", exclude_defaults=True)
+
 
 class Named(Section):
     """A registered name and, optionally, parameters of what has that name."""
@@ -134,6 +141,10 @@ class MethodConfig(Named):
 
 class BenchmarkConfig(Named):
     """One benchmark or suite, for example `niah_single_1` or `{name: jsonl, params: {path: mine.jsonl}}`."""
+
+
+SELECTION_SEED = 1_000_003  # far from the seeds that people count up
+MEAN = "mean"  # all benchmarks of a grid: stands where a benchmark's name may stand
 
 
 class GridConfig(Section):
@@ -240,3 +251,10 @@ class Experiment(Section):
     pretrain: PretrainConfig = PretrainConfig()
     tracking: TrackingConfig = TrackingConfig()
     run: RunConfig = RunConfig()
+
+    @property
+    def selecting(self) -> Experiment:
+        """The same on the samples that a sweep's trials are compared by: the winner's own had no say in its choice."""
+        chosen = self.sweep.samples_seed
+        seed = SELECTION_SEED + self.grid.seed if chosen is None else chosen
+        return self.model_copy(update={"grid": self.grid.model_copy(update={"seed": seed})})

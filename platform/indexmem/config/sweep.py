@@ -63,6 +63,11 @@ class SweepConfig(Section):
     search: Literal["grid", "random", "tpe"] = Field("tpe", description="tpe: Optuna, which learns from past trials")
     trials: PositiveInt | None = Field(None, description="default: all points of a grid, else 20; may be raised later")
     seed: int = 0
+    samples_seed: int | None = Field(
+        None,
+        description="seed of the samples that trials are compared by; default: another one than grid.seed, on whose "
+        "samples the winner is then reported",
+    )
     scheduler: Annotated[Literal["none", "asha"], BeforeValidator(_known_scheduler)] = Field(
         "none", description="asha: ends trials early whose loss is behind"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,7 @@ from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.engine.decode import Answer, DecodeRow, decode
 from indexmem.evaluate.grid import Cell, Task
 from indexmem.evaluate.prepare import Prepared, prepare
-from indexmem.evaluate.rows import Row, base_row, failed_row
+from indexmem.evaluate.rows import Row, base_row, failed_row, scored
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.registry import make_method
 from indexmem.models.backbone import Backbone, load_backbone
@@ -66,8 +65,8 @@ class CellEvaluator:
     def evaluate(self, tasks: Sequence[Task]) -> tuple[list[Row], list[Row]]:
         """Rows of each task's sample in each of its cells and, where asked for, retention rows.
 
-        Answers of all tasks are decoded together. A method that cannot handle a sample gives failed rows; the other
-        cells go on.
+        Answers of all tasks are decoded together. A method that cannot handle a sample, and an answer that has no
+        score, give failed rows; the other cells go on.
         """
         prompts = [self._prompt(task.sample) for task in tasks]
         eviction, grid = self.experiment.eviction, self.experiment.grid
@@ -95,12 +94,7 @@ class CellEvaluator:
         for task, done in zip(tasks, prepared):
             for cell in task.cells:
                 if cell.id in done.errors:
-                    error = done.errors[cell.id]
-                    rows.append(
-                        failed_row(
-                            self.experiment, task.sample, cell, self.backbone.fingerprint, error, self.provenance
-                        )
-                    )
+                    rows.append(self._failed_row(task.sample, cell, done.errors[cell.id]))
         return rows, [self._retention_row(*item) for item in ready if item[0].keep_retention]
 
     def _prompt(self, sample: Sample) -> Prompt:
@@ -130,13 +124,11 @@ class CellEvaluator:
         full_kv_bytes = self.backbone.geometry.kv_bytes(context_tokens, self.backbone.model.dtype.itemsize)
         lengths = [length for layer in range(len(cache.kept_HK)) for length in cache.lengths(layer)]
         text = str(self.backbone.tokenizer.decode(answer.token_ids, skip_special_tokens=True))
-        return base_row(self.experiment, sample, cell, self.backbone.fingerprint, self.provenance) | {
-            "prediction": text,
-            "protocol": benchmark.protocol,
-            "score": benchmark.score(text, sample),
-            "other_scores": json.dumps(dict(benchmark.other_scores(text, sample)), sort_keys=True),
-            "truncated": not answer.ended,
-            "status": OK,
+        try:
+            scores = scored(benchmark, text, sample)
+        except Exception as error:  # whatever a scorer stumbles over is about this answer alone
+            return self._failed_row(sample, cell, error) | {"prediction": text}
+        measured = {
             "context_tokens": context_tokens,
             "question_tokens": len(prompt.question_ids),
             "new_tokens": len(answer.token_ids),
@@ -156,6 +148,12 @@ class CellEvaluator:
             "decode_batch": answer.batch,
             "device": _device_name(self.backbone.device),
         }
+        said = {"prediction": text, "protocol": benchmark.protocol, "truncated": not answer.ended, "status": OK}
+        known = base_row(self.experiment, sample, cell, self.backbone.fingerprint, self.provenance)
+        return known | said | scores | measured
+
+    def _failed_row(self, sample: Sample, cell: Cell, error: BaseException) -> Row:
+        return failed_row(self.experiment, sample, cell, self.backbone.fingerprint, error, self.provenance)
 
     def _retention_row(self, task: Task, prompt: Prompt, cell: Cell, done: Prepared) -> Row:
         tokens = [str(self.backbone.tokenizer.decode([token])) for token in prompt.context_ids]

@@ -38,7 +38,8 @@ from indexmem.models.texts import load_texts
 from indexmem.results.gate import check_floor
 from indexmem.results.store import RowStore
 
-# Raise when a change to the engine changes answers: old rows then no longer count as the same cell.
+# Raise when a change to the engine, or to a default of `eviction` or `grid.decoding`, changes answers: old rows then no
+# longer count as the same cell.
 ENGINE_VERSION = 1
 
 NOT_AT_HAND = "not-at-hand"  # in an outline, instead of hashes
@@ -174,7 +175,6 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
 
 def _cells(experiment: Experiment, model: str, builds: Mapping[str, str], checkpoints: Mapping[str, str]) -> list[Cell]:
     cells = []
-    eviction = experiment.eviction.model_dump(mode="json")
     for benchmark, build in builds.items():
         for method in experiment.grid.methods:
             for budget in (NOTHING_EVICTED,) if method.name == FULL else experiment.grid.requested:
@@ -184,7 +184,7 @@ def _cells(experiment: Experiment, model: str, builds: Mapping[str, str], checkp
                     "model": model,
                     "method": [method.name, method.params],
                     "checkpoint": checkpoint,
-                    "eviction": eviction,
+                    "eviction": experiment.eviction.identity,
                     "build": build,
                 }
                 identity |= budget.identity | experiment.grid.decoding.identity

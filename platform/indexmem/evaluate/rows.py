@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from numbers import Real
 from typing import Any
 
-from indexmem.benchmarks.base import Sample
+from indexmem.benchmarks.base import Benchmark, Sample
 from indexmem.config.schema import Experiment
 from indexmem.evaluate.cells import Cell
 from indexmem.results.schema import FAILED, SCHEMA_VERSION
@@ -31,6 +32,22 @@ def failed_row(
     }
 
 
+class ScoreError(ValueError):
+    """A benchmark's score is no share in [0, 1]."""
+
+
+def scored(benchmark: Benchmark, prediction: str, sample: Sample) -> Row:
+    """The columns `score` and `other_scores`. Raises ScoreError, or what the benchmark raises."""
+    score, others = benchmark.score(prediction, sample), benchmark.other_scores(prediction, sample)
+    for name, value in {"score": score, **others}.items():
+        if not isinstance(value, Real) or not 0 <= value <= 1:
+            raise ScoreError(f"benchmark '{benchmark.name}': '{name}' must be a number in [0, 1], got {value!r:.80}")
+    return {
+        "score": float(score),
+        "other_scores": json.dumps({name: float(value) for name, value in others.items()}, sort_keys=True),
+    }
+
+
 def base_row(
     experiment: Experiment, sample: Sample, cell: Cell, model_fingerprint: str, provenance: Mapping[str, Any]
 ) -> Row:
@@ -49,6 +66,7 @@ def base_row(
         "ratio": cell.budget.ratio,
         "benchmark": cell.benchmark,
         "benchmark_build": cell.benchmark_build,
+        "group": sample.own_group,
         "labels": json.dumps(sample.labels, sort_keys=True),
         "length": experiment.grid.length,
         "references": list(sample.references),

@@ -1,4 +1,4 @@
-"""Variants of one method against their baseline: paired differences, Holm-adjusted among the variants of a budget."""
+"""Variants of one method against their baseline: paired differences, one error rate for all variants of a budget."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from indexmem.config.budget import Budget
 from indexmem.errors import UserError
 from indexmem.results.stats import Difference
-from indexmem.results.summary import MEAN, Summary, adjusted
+from indexmem.results.summary import MEAN, Summary, leads
 
 SPECIAL = {"indexmem": "indexer"}  # indexmem is the indexer with memory
 
@@ -54,5 +54,11 @@ def ablations(summary: Summary, baseline: str | None = None) -> tuple[Ablation, 
 
 
 def _ablation(summary: Summary, baseline: str, variants: Sequence[str], budget: Budget) -> Ablation:
-    compared = ((v, summary.difference((v, budget), (baseline, budget), MEAN)) for v in variants)
-    return Ablation(baseline, budget, adjusted({v: d for v, d in compared if d is not None}))
+    """Variants without enough samples of the baseline's are left out."""
+    over = (baseline, budget)
+    shared = [(v, budget) for v in variants if summary.difference((v, budget), over, MEAN) is not None]
+    common = summary.matched([over, *shared], MEAN) if shared else None
+    if common is None or over not in common.columns:
+        return Ablation(baseline, budget, {})
+    behind = leads(common, over, picked=False)
+    return Ablation(baseline, budget, {method: lead.mirrored for (method, _), lead in behind.items()})

@@ -75,6 +75,10 @@ def _sweeps(sweeps: Sequence[Sweep]) -> tuple[Group, ...]:
             continue
         best, objective = finished(sweep)[-1], sweep.objectives[0]
         caption = f"{len(finished(sweep))} trials; the best has {objective.metric} {best.metrics[objective.metric]:.4g}"
+        if (fresh := best.fresh.get(objective.metric)) is not None:
+            caption += f" on the samples that chose it and {fresh:.4g} on fresh ones"
+        if sweep.repeated:
+            caption += f" (not fresh: {', '.join(sweep.repeated)})"
         label = f"Sweep {sweep.name}, {caption}: " + ", ".join(f"{k} {v}" for k, v in best.params.items())
         trials = Panel(f"sweep-{number}", caption, label, parallel_coordinates(sweep), tall=True, wide=True)
         groups.append(Group((trials,), sweep.name))

@@ -26,7 +26,8 @@ def comparison_csv(rows: pa.Table) -> str:
 def scores_csv(summaries: Mapping[str, Summary]) -> str:
     """One line per (model, method, budget, benchmark or 'mean'): mean, low, high in [0, 1], n, standing in its column.
 
-    `ratio` is the budget as a number, empty where it is not a share.
+    `ratio` is the budget as a number, empty where it is not a share; `n` counts independent samples, or groups of
+    them. A method that lacks too many samples to be ranked has the standing 'unranked' and no numbers.
     """
     return _csv(SCORES, (line for model, summary in summaries.items() for line in _scores(model, summary)))
 
@@ -59,6 +60,10 @@ def _scores(model: str, summary: Summary) -> Iterable[list[Any]]:
         standing = "reference" if method == FULL else contest.standing(method) if contest else ""
         limits = _numbers(cell.mean, cell.low, cell.high)
         yield [model, method, str(budget), ratio, benchmark, *limits, cell.n, standing]
+    for budget, benchmark in sorted(summary.contests, key=lambda place: (place[0], columns[place[1]])):
+        ratio = "" if budget.ratio is None else f"{budget.ratio:g}"
+        for method in summary.contests[budget, benchmark].lacking:
+            yield [model, method, str(budget), ratio, benchmark, "", "", "", "", "unranked"]
 
 
 def _numbers(*values: float) -> list[str]:

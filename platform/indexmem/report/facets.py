@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexmem.config.budget import NOTHING_EVICTED, Budget
-from indexmem.results.schema import OK
-from indexmem.results.stats import Interval
-from indexmem.results.summary import FULL, macro
+from indexmem.results.samples import sample_scores
+from indexmem.results.stats import Design, Interval, macro_ci
+from indexmem.results.summary import FULL
 
 DEPTH, LENGTH = "depth", "length"
 TITLES = {"category": "Score by category", "bucket": "Score by length bucket", "offset": "Score by offset"}
@@ -86,20 +86,26 @@ def _heat_map(benchmark: str, budget: Budget, points: list[tuple[str, float, int
 
 
 def _facet(scored: list[dict[str, Any]], name: str) -> Facet:
-    groups: dict[tuple[str, Budget, Any], dict[str, list[float]]] = {}
+    groups: dict[tuple[str, Budget, Any], list[tuple[float, str, str]]] = {}
     for item in scored:
         value = item["labels"].get(name)
         if isinstance(value, Hashable) and value is not None:
             key = (item["method"], Budget.parse(item["budget"]), value)
-            groups.setdefault(key, {}).setdefault(item["benchmark"], []).append(item["score"])
+            groups.setdefault(key, []).append((item["score"], item["benchmark"], item["group"]))
     values = sorted({value for _, _, value in groups}, key=lambda v: (isinstance(v, str), v))
-    return Facet(name, tuple(values), {key: macro(scores) for key, scores in groups.items()})
+    return Facet(name, tuple(values), {key: _mean(found) for key, found in groups.items()})
+
+
+def _mean(found: Sequence[tuple[float, str, str]]) -> Interval:
+    """Mean over benchmarks of (score, benchmark, group) triples."""
+    scores, benchmarks, groups = zip(*found)
+    return macro_ci(scores, Design.of(len(scores), benchmarks, groups))
 
 
 def _scored(rows: pa.Table) -> list[dict[str, Any]]:
     """One item per labelled and answered sample of a cell: repeats averaged, labels parsed."""
-    labelled = rows.filter(pc.and_(pc.equal(rows["status"], OK), pc.is_valid(rows["labels"])))
-    keys = ["method", "budget", "benchmark", "sample_id", "labels", "length"]
-    items: list[dict[str, Any]] = labelled.group_by(keys).aggregate([("score", "mean")]).to_pylist()
+    labelled = rows.filter(pc.is_valid(rows["labels"]))
+    keys = ("method", "budget", "benchmark", "labels", "length")
+    items: list[dict[str, Any]] = sample_scores(labelled, keys).to_pylist()
     parsed = {text: json.loads(text) for text in {item["labels"] for item in items}}
-    return [i | {"labels": parsed[i["labels"]], "score": i["score_mean"]} for i in items if parsed[i["labels"]]]
+    return [item | {"labels": parsed[item["labels"]]} for item in items if parsed[item["labels"]]]

@@ -15,7 +15,7 @@ from indexmem.results.summary import FULL, MEAN, Summary
 
 SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 CAPTION = (
-    "{what} in \\%, with 95\\% intervals. $^\\star$ and bold: best by more than noise (paired test, Holm-adjusted "
+    "{what} in \\%, with 95\\% intervals. $^\\star$ and bold: best by more than noise (joint paired test, adjusted "
     "$p < 0.05$). $^\\dagger$: within noise of the best."
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from indexmem.report.detectable import closest_rival
@@ -64,7 +63,7 @@ def _rival(contest: Contest, method: str) -> tuple[str | None, Difference | None
     lead = contest.lead.get(method)
     if lead is None:
         return None, None
-    return contest.best, replace(lead, mean=-lead.mean, low=-lead.high, high=-lead.low)
+    return contest.best, lead.mirrored
 
 
 def _interval(found: Interval) -> list[float]:

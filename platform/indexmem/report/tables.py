@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -26,11 +27,17 @@ def percent(interval: Interval) -> str:
 
 
 def sample_counts(summary: Summary) -> str:
-    """Samples per benchmark behind the scores: '20' or, where failures made them differ, '18 to 20'."""
-    counts = {summary.cells[key].n for key in summary.scores}
-    if not counts:
-        return "0"
-    return str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+    """Samples per benchmark behind the means: '20', '18 to 20' where failures made them differ, '50 in 5 groups'."""
+    ranked = [c.common.design for (_, benchmark), c in summary.contests.items() if benchmark == MEAN]
+    grouped = [design.clusters[mask] for design in ranked for mask in design.masks]
+    grouped = grouped or [scores.groups for scores in summary.scores.values()]
+    samples, groups = _range([len(each) for each in grouped]), _range([len(set(each.tolist())) for each in grouped])
+    return samples if samples == groups else f"{samples} in {groups} groups"
+
+
+def _range(counts: Sequence[int]) -> str:
+    low, high = min(counts, default=0), max(counts, default=0)
+    return str(high) if low == high else f"{low} to {high}"
 
 
 def comparison_table(rows: pa.Table) -> str:
@@ -51,9 +58,11 @@ def render_text(summary: Summary) -> str:
     for kind, budgets in summary.by_kind.items():
         for start in range(0, len(budgets), per_block):
             lines += ["", *_block(summary, HEADERS[kind], budgets[start : start + per_block])]
-    lines += ["", "* best by more than noise   ~ within noise of the best (paired test, Holm-adjusted p >= 0.05)"]
+    lines += ["", "* best by more than noise   ~ within noise of the best (joint paired test, adjusted p >= 0.05)"]
     if summary.failed:
         lines.append(f"{summary.failed} of {summary.total} rows failed and are in no mean.")
+    for sentence in summary.caveats:
+        lines += textwrap.wrap(sentence, WIDTH)
     return "\n".join(lines)
 
 

@@ -100,7 +100,8 @@ def _title(summary: Summary, contest: Contest, budget: Budget) -> str:
 def _winner_text(contest: Contest) -> str:
     rival = closest_rival(contest)
     lead = contest.lead[rival]
-    return f"{_points(lead)} above the next best, {rival} ({_limits(lead)}, adjusted {p_text(lead.p_value)})."
+    surely = f"{_limits(lead)}, adjusted {p_text(lead.p_value)}"
+    return f"{100 * lead.mean:.1f} points above the next best, {rival} ({surely})."
 
 
 def _tie_text(summary: Summary, contest: Contest, budget: Budget) -> str:
@@ -123,21 +124,18 @@ def _against_full(method: str, difference: Difference | None) -> str:
         return "The full cache was not evaluated on the same samples."
     if difference.p_value >= ALPHA:
         return f"Not distinguishable from the full cache ({signed(difference.mean)} points, {_limits(difference)})."
-    side = "below" if difference.mean < 0 else "above"
-    return f"{_points(difference)} {side} the full cache ({_limits(difference)}, {p_text(difference.p_value)})."
+    points = f"{abs(100 * difference.mean):.1f} points {'below' if difference.mean < 0 else 'above'}"
+    return f"{points} the full cache ({_limits(difference)}, {p_text(difference.p_value)})."
 
 
 def _basis(summary: Summary) -> str:
     many = len(summary.benchmarks)
-    text = f"Mean over {_count(many, 'benchmark')}, {sample_counts(summary)} samples each, the same for every method."
+    counts = f"{sample_counts(summary)} samples each"
+    text = f"Mean over {_count(many, 'benchmark')}, {counts}, the same for every method that is ranked."
     leads = [lead.half_width for (_, b), c in summary.contests.items() if b == MEAN for lead in c.lead.values()]
     if leads:
         text += f" With these counts, a lead is known to about ±{100 * median(leads):.0f} points."
-    return text
-
-
-def _points(difference: Difference) -> str:
-    return f"{abs(100 * difference.mean):.1f} points"
+    return " ".join([text, *summary.caveats])
 
 
 def _limits(difference: Difference) -> str:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from indexmem.config.schema import GridConfig
 from indexmem.errors import UserError
 from indexmem.results.intervals import Interval, mean_ci, mean_over
+from indexmem.results.samples import sample_scores
 from indexmem.results.schema import OK
 from indexmem.results.summary import FULL, MEAN
 
@@ -120,5 +121,5 @@ def _score(answered: pa.Table, benchmark: str) -> Interval | None:
     own = answered.filter(pc.equal(answered["benchmark"], benchmark))
     if not own.num_rows:
         return None
-    by_sample = own.group_by("sample_id").aggregate([("score", "mean")]).sort_by("sample_id")
-    return mean_ci(by_sample["score_mean"].to_numpy())
+    by_sample = sample_scores(own, ())
+    return mean_ci(by_sample["score"].to_numpy(), clusters=by_sample["group"].to_numpy())

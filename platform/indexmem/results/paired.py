@@ -1,8 +1,8 @@
 """Two methods on the same samples: how far apart they are, and how sure that is.
 
 The interval is a paired bootstrap, stratified by benchmark; the p-value is a sign-flip randomisation, because a
-bootstrap p-value of three wins out of three is 0 and the exact one is 1/4. Repeats of one sample are averaged first:
-taken as samples of their own, they would make any difference look surer than it is.
+bootstrap p-value of three wins out of three is 0 and the exact one is 1/4. Samples of one cluster (questions on one
+text) are drawn and flipped together: taken one by one, they would make any difference look surer than it is.
 """
 
 from __future__ import annotations
@@ -12,14 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from indexmem.results.intervals import Floats, Interval, bootstrap_ci, cluster_means, mean_over, vector
+from indexmem.results.intervals import Interval, bootstrap_ci, mean_over
+from indexmem.results.units import Design, Floats, vector
 
 
 @dataclass(frozen=True)
 class Difference(Interval):
-    """Mean of a - b over `n` samples that both answered; `p_value` is two-sided for 'no difference'."""
+    """Mean of a - b over `n` independent units that both answered; `p_value` is two-sided for 'no difference'."""
 
     p_value: float
+
+    @property
+    def mirrored(self) -> Difference:
+        """The mean of b - a."""
+        return Difference(-self.mean, -self.high, -self.low, self.n, self.p_value)
 
 
 def paired_difference(
@@ -34,24 +40,19 @@ def paired_difference(
 ) -> Difference:
     """Mean of a - b, both [n] and aligned; with `strata` ([n] labels), the mean of the strata's means.
 
-    With `clusters` ([n] labels), pairs of one stratum and label are repeats of one sample and are averaged first.
+    Pairs with one label in `clusters` ([n]) depend on each other, within a stratum and across strata.
     """
     difference = vector(a) - vector(b)
     assert np.abs(difference).max() <= 1.0, "scores lie in [0, 1]"
-    groups = grouped(difference, strata, clusters)
-    interval = mean_over([bootstrap_ci(g, floor=-1.0, seed=seed, level=level, resamples=resamples) for g in groups])
-    weighted = np.concatenate([group / (group.size * len(groups)) for group in groups])
+    design = Design.of(difference.size, strata, clusters)
+    parts = [
+        bootstrap_ci(units, floor=-1.0, seed=seed, level=level, resamples=resamples)
+        for units in design.units(difference)
+    ]
+    interval = mean_over(parts, shared=design.shared)
+    weighted = design.contributions(difference[:, None])[:, 0]
     p_value = _sign_flip_p(weighted, seed=seed, resamples=resamples)
     return Difference(interval.mean, interval.low, interval.high, interval.n, p_value)
-
-
-def grouped(values: Floats, strata: ArrayLike | None, clusters: ArrayLike | None) -> list[Floats]:
-    """The values of each stratum, one for each cluster in it."""
-    labels = np.zeros(values.size) if strata is None else np.asarray(strata)
-    groups = [labels == label for label in np.unique(labels)]
-    if clusters is None:
-        return [values[group] for group in groups]
-    return [cluster_means(values[group], np.asarray(clusters)[group]) for group in groups]
 
 
 def holm(p_values: ArrayLike) -> Floats:

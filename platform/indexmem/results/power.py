@@ -17,8 +17,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from indexmem.results.intervals import Floats, vector
-from indexmem.results.paired import grouped
+from indexmem.results.units import Design, Units, vector
 
 
 def minimum_detectable_difference(
@@ -34,13 +33,16 @@ def minimum_detectable_difference(
     """The smallest true mean of a - b that samples like these would show with probability `power`; see the module.
 
     Arguments as in `paired_difference`. `comparisons` is how many differences a table tests: alpha is divided by it,
-    as Holm's first step does. At most 1, the largest difference that scores can have.
+    which asks for a little more than the joint test does. At most 1, the largest difference that scores can have.
     """
     alpha = (1 - level) / comparisons
-    groups = grouped(vector(a) - vector(b), strata, clusters)
-    standard_error = math.sqrt(sum(_variance(group) / group.size for group in groups)) / len(groups)
-    largest = max(float(np.abs(group).max()) for group in groups) or 1.0
-    fewest = must_agree(alpha) * largest / sum(group.size for group in groups)
+    difference = vector(a) - vector(b)
+    design = Design.of(difference.size, strata, clusters)
+    parts, power_of = design.units(difference), 1 if design.shared else 2
+    errors = [_standard_error(units) for units in parts]
+    standard_error = sum(error**power_of for error in errors) ** (1 / power_of) / len(errors)
+    largest = max(float(np.abs(units.means).max()) for units in parts) or 1.0
+    fewest = must_agree(alpha) * largest / sum(units.means.size for units in parts)
     return min(1.0, max(_quantiles(alpha, power) * standard_error, fewest))
 
 
@@ -62,5 +64,10 @@ def _quantiles(alpha: float, power: float) -> float:
     return NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(power)
 
 
-def _variance(values: Floats) -> float:
-    return float(values.var(ddof=1)) if values.size > 1 else 0.0
+def _standard_error(units: Units) -> float:
+    """Of the mean of all values, from the spread of units."""
+    n = units.means.size
+    if n < 2:
+        return 0.0
+    weights = units.sizes / units.sizes.sum()
+    return float(np.sqrt(n / (n - 1) * ((weights * (units.means - units.mean)) ** 2).sum()))

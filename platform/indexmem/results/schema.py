@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from indexmem.config.budget import Budget
 
-SCHEMA_VERSION = 3  # 2: budget; 3: protocol, labels, other scores, truncation, kept while decoding
+SCHEMA_VERSION = 4  # 2: budget; 3: protocol, labels, other scores, truncation, kept while decoding; 4: group
 
 OK, FAILED = "ok", "failed"
 
@@ -23,6 +23,7 @@ ROW_SCHEMA = pa.schema(
         ("cell_id", pa.string()),
         ("sample_id", pa.string()),  # "<benchmark>/<index>", the same sample for every cell of a benchmark
         ("repeat", pa.int32()),
+        ("group", pa.string()),  # samples that depend on each other, as questions on one text; null: of its own
         # what was asked
         ("model", pa.string()),
         ("model_fingerprint", pa.string()),

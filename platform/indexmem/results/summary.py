@@ -1,7 +1,7 @@
 """Rows -> what the report and MLflow say of a grid: an interval per cell, and who is ahead by more than noise.
 
-Only samples that succeeded count, repeats are averaged per sample, and methods are compared on the samples that both
-answered. A mean over benchmarks exists only for a method that has every benchmark, since others are no comparison.
+Only samples that succeeded count, and repeats are averaged per sample. Methods of one column are shown and compared on
+the samples that all of them answered; who lacks too many has no score there, since its mean would be no comparison.
 """
 
 from __future__ import annotations
@@ -14,44 +14,46 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import ArrayLike
 
 from indexmem.config.budget import KINDS, NOTHING_EVICTED, Budget, Kind
+from indexmem.config.schema import MEAN
 from indexmem.errors import UserError
+from indexmem.results.caveats import caveats
+from indexmem.results.samples import Column, Key, Matched, Scores, cell_scores, matched
 from indexmem.results.schema import OK
-from indexmem.results.stats import Difference, Floats, Interval, holm, mean_ci, mean_over, paired_difference
+from indexmem.results.stats import Difference, Interval, macro_ci, max_t, paired_difference
 
 FULL = "full"
-MEAN = "mean"
 ALPHA = 0.05
 
-Column = tuple[str, Budget]  # a method at a budget
-Key = tuple[str, Budget, str]  # on a benchmark, or MEAN
-Standing = Literal["winner", "leading", "behind", "alone"]
-
-
-@dataclass(frozen=True)
-class Scores:
-    """One cell's scores: samples [n] as sorted integer ids, values [n] in [0, 1]."""
-
-    samples: np.ndarray
-    values: Floats
+Standing = Literal["winner", "leading", "behind", "alone", "unranked"]
 
 
 @dataclass(frozen=True)
 class Contest:
-    """The best method of one column, and how far ahead it is of each rival (p-values Holm-adjusted in the column)."""
+    """The best method of one column, and how far ahead it is of each rival, on the samples that all of them answered.
+
+    p-values are adjusted for all rivals, and for the best having been picked from the same scores.
+    """
 
     best: str
     lead: Mapping[str, Difference]
+    common: Matched
+
+    @property
+    def lacking(self) -> dict[str, int]:
+        """Methods that are not ranked -> samples that others answered and they did not."""
+        return {method: count for (method, _), count in self.common.lacking.items()}
 
     @property
     def leading(self) -> tuple[str, ...]:
         """The best method, then the rivals that are within noise of it."""
-        return (self.best, *(rival for rival, lead in self.lead.items() if lead.p_value >= ALPHA))
+        return (self.best, *(rival for rival, lead in self.lead.items() if lead.p_value >= ALPHA or lead.mean <= 0))
 
     def standing(self, method: str) -> Standing:
         """'winner' is given to nobody unless the best method beats every rival by more than noise."""
+        if method in self.lacking:
+            return "unranked"
         if not self.lead:
             return "alone"
         if method not in self.leading:
@@ -66,9 +68,10 @@ class Summary:
     methods: tuple[str, ...]  # compared methods, best first; never FULL
     budgets: tuple[Budget, ...]  # in display order, without the full cache's
     benchmarks: tuple[str, ...]  # with at least one scored sample
-    scores: Mapping[Key, Scores]
-    cells: Mapping[Key, Interval]  # benchmark may be MEAN
+    scores: Mapping[Key, Scores]  # of all samples that a cell answered
+    cells: Mapping[Key, Interval]  # on its column's common samples; benchmark may be MEAN
     contests: Mapping[tuple[Budget, str], Contest]  # benchmark may be MEAN
+    caveats: tuple[str, ...]  # sentences that belong to every form of the comparison
     failed: int
     total: int
 
@@ -82,9 +85,14 @@ class Summary:
         """The full cache's score, if it was evaluated."""
         return self.cells.get((FULL, NOTHING_EVICTED, benchmark))
 
+    def matched(self, columns: Sequence[Column], benchmark: str = MEAN) -> Matched | None:
+        """Columns on their common samples, over all benchmarks or one; see `results.samples.matched`."""
+        return matched(self.scores, columns, self.benchmarks if benchmark == MEAN else (benchmark,))
+
     def difference(self, a: Column, b: Column, benchmark: str = MEAN) -> Difference | None:
-        """Mean of a - b on the samples that both answered, over all benchmarks or one; None without common samples."""
-        return _compare(self.scores, a, b, self.benchmarks if benchmark == MEAN else (benchmark,))
+        """Mean of a - b on the samples that both answered, over all benchmarks or one; None where these are too few."""
+        common = self.matched((a, b), benchmark)
+        return difference(common, a, b) if common and not common.lacking else None
 
     def against_full(self, method: str, budget: Budget, benchmark: str = MEAN) -> Difference | None:
         """`difference` of a method and the full cache."""
@@ -94,28 +102,30 @@ class Summary:
 def summarise(rows: pa.Table) -> Summary:
     """Summary of one experiment's rows. Raises UserError if rows of different experiments are mixed."""
     _refuse_mixed_cells(rows)
-    scores = _scores(rows)
+    scores = cell_scores(rows)
     named = rows.filter(pc.not_equal(rows["method"], FULL))
     benchmarks = tuple(sorted({benchmark for _, _, benchmark in scores}))
     budgets = tuple(sorted(map(Budget.parse, pc.unique(named["budget"]).to_pylist())))
-    names = set(named["method"].to_pylist())
+    names = sorted(set(named["method"].to_pylist()))
 
-    cells = {key: mean_ci(cell.values) for key, cell in scores.items()}
-    for method, budget in {(method, budget) for method, budget, _ in scores}:
-        parts = [cells[key] for b in benchmarks if (key := (method, budget, b)) in cells]
-        if len(parts) == len(benchmarks):
-            cells[method, budget, MEAN] = mean_over(parts)
+    compared: dict[tuple[Budget, str], Matched] = {}
+    cells: dict[Key, Interval] = {}
+    places = [(b, (b,)) for b in benchmarks] + [(MEAN, benchmarks)]
+    groups = [(NOTHING_EVICTED, [FULL])] + [(budget, names) for budget in budgets]
+    for (budget, methods), (place, strata) in product(groups, places):
+        common = matched(scores, [(method, budget) for method in methods], strata)
+        if common is None:
+            continue
+        for column in common.columns:
+            cells[*column, place] = macro_ci(common.of(column), common.design)
+        if methods is names:
+            compared[budget, place] = common
 
-    methods = tuple(sorted(names, key=lambda method: (-_rank(cells, method), method)))
-    contests = {}
-    for budget, benchmark in product(budgets, (*benchmarks, MEAN)):
-        entrants = [m for m in methods if (m, budget, benchmark) in cells]
-        if entrants:
-            best = max(entrants, key=lambda m: cells[m, budget, benchmark].mean)
-            strata = benchmarks if benchmark == MEAN else (benchmark,)
-            contests[budget, benchmark] = _contest(scores, best, entrants, budget, strata)
+    ranked = tuple(sorted(names, key=lambda method: (*_rank(cells, method), method)))
+    contests = {key: _contest(common, ranked) for key, common in compared.items()}
     failed = rows.num_rows - rows.filter(pc.equal(rows["status"], OK)).num_rows
-    return Summary(methods, budgets, benchmarks, scores, cells, contests, failed, rows.num_rows)
+    said = caveats(rows, {budget: common for (budget, place), common in compared.items() if place == MEAN})
+    return Summary(ranked, budgets, benchmarks, scores, cells, contests, said, failed, rows.num_rows)
 
 
 def by_model(rows: pa.Table) -> dict[str, pa.Table]:
@@ -124,15 +134,20 @@ def by_model(rows: pa.Table) -> dict[str, pa.Table]:
     return {name: rows.filter(pc.equal(rows["model"], name)) for name in names}
 
 
-def adjusted(differences: Mapping[str, Difference]) -> dict[str, Difference]:
-    """The same differences with p-values Holm-adjusted for their number."""
-    p_values = holm([difference.p_value for difference in differences.values()])
-    return {name: replace(d, p_value=float(p)) for (name, d), p in zip(differences.items(), p_values)}
+def difference(common: Matched, a: Column, b: Column) -> Difference:
+    """Mean of a - b, with an unadjusted p-value."""
+    design = common.design
+    return paired_difference(common.of(a), common.of(b), strata=design.strata, clusters=design.clusters)
 
 
-def macro(values: Mapping[str, ArrayLike]) -> Interval:
-    """benchmark -> one score per sample, to the mean over benchmarks with its interval."""
-    return mean_over([mean_ci(scores) for scores in values.values()])
+def leads(common: Matched, over: Column, *, picked: bool) -> dict[Column, Difference]:
+    """How far `over` is ahead of each other column, with p-values for all of them at once (see `results.joint`)."""
+    p_M = max_t(common.design.contributions(common.values_NM), common.columns.index(over), picked=picked)
+    return {
+        column: replace(difference(common, over, column), p_value=float(p))
+        for column, p in zip(common.columns, p_M)
+        if column != over
+    }
 
 
 def _refuse_mixed_cells(rows: pa.Table) -> None:
@@ -150,57 +165,17 @@ def _refuse_mixed_cells(rows: pa.Table) -> None:
         )
 
 
-def _scores(rows: pa.Table) -> dict[Key, Scores]:
-    answered = rows.filter(pc.equal(rows["status"], OK)).select(["method", "budget", "benchmark", "sample_id", "score"])
-    per_sample = answered.group_by(["method", "budget", "benchmark", "sample_id"]).aggregate([("score", "mean")])
-    _, ids = np.unique(per_sample["sample_id"].to_numpy(), return_inverse=True)
-    numbered = per_sample.set_column(3, "sample_id", pa.array(ids.astype(np.int64)))
-    grouped = numbered.group_by(["method", "budget", "benchmark"]).aggregate(
-        [("sample_id", "list"), ("score_mean", "list")]
-    )
-    scores = {}
-    for cell in grouped.to_pylist():
-        samples, values = np.array(cell["sample_id_list"]), np.array(cell["score_mean_list"])
-        order = np.argsort(samples)
-        scores[cell["method"], Budget.parse(cell["budget"]), cell["benchmark"]] = Scores(samples[order], values[order])
-    return scores
-
-
-def _rank(cells: Mapping[Key, Interval], method: str) -> float:
-    """Mean score over the method's complete budgets, for the order of rows; -1 without any."""
+def _rank(cells: Mapping[Key, Interval], method: str) -> tuple[int, float]:
+    """For the order of methods: who is ranked at most budgets first, then by the mean score over these."""
     means = [cell.mean for (name, _, benchmark), cell in cells.items() if name == method and benchmark == MEAN]
-    return float(np.mean(means)) if means else -1.0
+    return -len(means), -float(np.mean(means)) if means else 0.0
 
 
-def _contest(
-    scores: Mapping[Key, Scores],
-    best: str,
-    entrants: Sequence[str],
-    budget: Budget,
-    benchmarks: Sequence[str],
-) -> Contest:
-    compared = ((m, _compare(scores, (best, budget), (m, budget), benchmarks)) for m in entrants if m != best)
-    lead = {method: difference for method, difference in compared if difference is not None}
-    return Contest(best, adjusted(lead))
-
-
-def _compare(
-    scores: Mapping[Key, Scores],
-    a: Column,
-    b: Column,
-    benchmarks: Sequence[str],
-) -> Difference | None:
-    """Paired difference a - b with benchmarks as strata; None unless every benchmark has a common sample."""
-    left: list[Floats] = []
-    right: list[Floats] = []
-    for benchmark in benchmarks:
-        one, other = scores.get((*a, benchmark)), scores.get((*b, benchmark))
-        if one is None or other is None:
-            return None
-        _, i, j = np.intersect1d(one.samples, other.samples, assume_unique=True, return_indices=True)
-        if i.size == 0:
-            return None
-        left.append(one.values[i])
-        right.append(other.values[j])
-    strata = np.repeat(np.arange(len(left)), [part.size for part in left])
-    return paired_difference(np.concatenate(left), np.concatenate(right), strata=strata)
+def _contest(common: Matched, order: Sequence[str]) -> Contest:
+    """Of equal methods the one that comes first in `order` is called the best."""
+    means = common.design.contributions(common.values_NM).sum(axis=0)
+    score = dict(zip(common.columns, means.round(12).tolist()))
+    best = min(common.columns, key=lambda column: (-score[column], order.index(column[0])))
+    found = leads(common, best, picked=True)
+    lead = {method: found[column] for method in order if (column := (method, best[1])) in found}
+    return Contest(best[0], lead, common)

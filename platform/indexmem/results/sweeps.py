@@ -45,6 +45,7 @@ class Trial:
     error: str = ""
     started_at: str = ""  # ISO 8601, UTC
     git_commit: str = ""
+    fresh: Mapping[str, float] = field(default_factory=dict)  # of a winner: on samples that had no say in its choice
 
     @property
     def step(self) -> int:
@@ -67,6 +68,8 @@ class Sweep:
     objectives: tuple[Objective, ...]
     planned: int  # trials in all
     trials: tuple[Trial, ...] = ()  # by number
+    evaluates: bool = False  # some objective is measured on the grid
+    repeated: tuple[str, ...] = ()  # benchmarks of which the winners' report has samples that trials were compared by
 
     @property
     def finished(self) -> bool:
@@ -89,12 +92,26 @@ class Sweep:
         """The best trial by the first objective; of equal ones the first of the front."""
         return next(iter(self.front), None)
 
+    @property
+    def winners(self) -> tuple[Trial, ...]:
+        """The Pareto front of several objectives, or the best trial."""
+        return self.front if len(self.objectives) > 1 else self.front[:1]
+
+    @property
+    def unreported(self) -> tuple[Trial, ...]:
+        """Winners that have yet to be evaluated on fresh samples."""
+        return tuple(trial for trial in self.winners if self.evaluates and not trial.fresh)
+
     def table(self) -> pa.Table:
-        """One row a trial, by number: COLUMNS, a column for each axis, and one for each metric that some trial has."""
+        """One row a trial, by number: COLUMNS, a column for each axis, and one for each metric that some trial has;
+        `fresh/...` are winners' objectives on samples that had no say in their choice.
+        """
         metrics = sorted({name for trial in self.trials for name in trial.metrics})
         columns = {name: [getattr(trial, name) for trial in self.trials] for name in COLUMNS}
         columns |= {name: [trial.params.get(name) for trial in self.trials] for name in self.axes}
         columns |= {name: [trial.metrics.get(name) for trial in self.trials] for name in metrics}
+        fresh = [o.metric for o in self.objectives if any(o.metric in trial.fresh for trial in self.trials)]
+        columns |= {f"fresh/{name}": [trial.fresh.get(name) for trial in self.trials] for name in fresh}
         return pa.table(columns)
 
 
@@ -111,7 +128,7 @@ class SweepFolder:
 
     def write_header(self, sweep: Sweep) -> None:
         """Say what is searched; the trials of `sweep` are not written."""
-        content = {name: getattr(sweep, name) for name in ("id", "name", "model", "planned")}
+        content = {name: getattr(sweep, name) for name in ("id", "name", "model", "planned", "evaluates", "repeated")}
         content |= {"axes": dict(sweep.axes), "objectives": [o.model_dump() for o in sweep.objectives]}
         _write(self.path / "sweep.json", content)
 
@@ -128,7 +145,8 @@ class SweepFolder:
         """The sweep as it is now. Raises FileNotFoundError where there is none."""
         content = json.loads((self.path / "sweep.json").read_text(encoding="utf-8"))
         objectives = tuple(Objective(**objective) for objective in content.pop("objectives"))
-        return Sweep(**content, objectives=objectives, trials=self.trials())
+        repeated = tuple(content.pop("repeated", ()))
+        return Sweep(**content, objectives=objectives, repeated=repeated, trials=self.trials())
 
 
 def read_sweeps(root: Path, name: str | None = None) -> list[Sweep]:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from indexmem.results.schema import FAILED, KEY, OK, upgraded
 
-RANKING = ("status", "created_at")  # decides between rows of one key, in tables that have these columns
+RANKING = ("status", "score", "created_at")  # decides between rows of one key, in tables that have these columns
 OLDEST = -(2**63)  # microseconds; rows without a time lose against any that has one
 
 
@@ -42,17 +42,36 @@ def encoded(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bytes:
 def conform(found: pa.Table, fields: pa.Schema) -> pa.Table:
     """`found` with exactly `fields`: cast where a type differs, derived or null where a column is missing.
 
-    Raises pyarrow.ArrowInvalid when a cast would change a value.
+    A row without a score in [0, 1] has failed, whatever its status says. Raises pyarrow.ArrowInvalid when a cast would
+    change a value.
     """
     if found.schema.equals(fields):
-        return found
+        return _scored(found)
     found = upgraded(found)
     present = set(found.column_names)
     columns = [
         found[field.name].cast(field.type) if field.name in present else pa.nulls(found.num_rows, field.type)
         for field in fields
     ]
-    return pa.Table.from_arrays(columns, schema=fields)
+    return _scored(pa.Table.from_arrays(columns, schema=fields))
+
+
+def _scored(rows: pa.Table) -> pa.Table:
+    """The same with status FAILED, and the reason, where an OK row has no score that statistics could use."""
+    if not {"status", "score"} <= set(rows.column_names):
+        return rows
+    score = rows["score"]
+    usable = pc.fill_null(pc.and_(pc.greater_equal(score, 0.0), pc.less_equal(score, 1.0)), False)
+    wrong = pc.and_(pc.fill_null(pc.equal(rows["status"], OK), False), pc.invert(usable))
+    if not pc.any(wrong).as_py():
+        return rows
+    seen = pc.coalesce(score.cast(pa.string()), pa.scalar("null"))
+    reason = pc.binary_join_element_wise("the stored score is ", seen, ", no number in [0, 1]", "")
+    told = {"status": FAILED, "score": None, "error_class": "ScoreError", "error_message": reason}
+    for name in [name for name in told if name in rows.column_names]:
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, rows.schema.field(name), pc.if_else(wrong, told[name], rows[name]))
+    return rows
 
 
 def deduplicate(rows: pa.Table) -> pa.Table:

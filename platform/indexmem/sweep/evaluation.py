@@ -35,11 +35,10 @@ def evaluate_here(
     with Leases(run_root(experiment) / "leases") as leases:
         while open_cells := _lacking(grid) - tried:
             mine, _ = leases.claim(open_cells)
-            if mine:
-                _evaluate(experiment, grid, mine, backbone, provenance)
+            if mine and _evaluate(experiment, grid, mine, backbone, provenance, leases):
                 tried |= mine
-                leases.release()
-            else:
+            leases.release()
+            if not mine:
                 time.sleep(WAIT_SECONDS)
     rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids)
     failed = rows.filter(pc.not_equal(rows["status"], OK))
@@ -50,9 +49,14 @@ def evaluate_here(
 
 
 def _evaluate(
-    experiment: Experiment, grid: GridPlan, cells: frozenset[str], backbone: Backbone, provenance: Mapping[str, Any]
-) -> None:
-    """Store what these cells lack, unit by unit."""
+    experiment: Experiment,
+    grid: GridPlan,
+    cells: frozenset[str],
+    backbone: Backbone,
+    provenance: Mapping[str, Any],
+    leases: Leases,
+) -> bool:
+    """Store what these cells lack, unit by unit; False when somebody else took them over meanwhile."""
     missing = {
         benchmark: missing_SC & [cell.id in cells for cell in grid.cells_of[benchmark]]
         for benchmark, missing_SC in grid.missing().items()  # looked up again: another holder may just have ended
@@ -63,10 +67,13 @@ def _evaluate(
     while backlog.rows:
         unit = backlog.take(experiment.grid.unit_samples, backlog.rows)
         outcome = worker.run(unit)
+        if leases.lost:  # this process stood still; who took the cells over does this unit, too
+            return False
         partition = grid.partition(unit.benchmark)
         if outcome.retention is not None:
             grid.store.append_encoded(outcome.retention, partition, "retention")
         grid.store.append_encoded(outcome.rows, partition)
+    return True
 
 
 def _lacking(grid: GridPlan) -> frozenset[str]:

@@ -47,11 +47,16 @@ class OnWorkers:
         reporter.update()
 
     def evaluate(self, spec: Experiment, provenance: Mapping[str, Any]) -> Outcome:
-        options: dict[str, Any] = {"num_cpus": spec.grid.cpus_per_actor, "num_gpus": spec.grid.gpus_per_actor}
-        # Without this it would wait for a place within the trial's own resources, which are none.
-        task = ray.remote(**options, scheduling_strategy="DEFAULT")(_evaluate)
-        outcome: Outcome = ray.get(task.remote(spec.model_dump(mode="json"), dict(provenance)))
+        task = evaluation_task(spec, provenance, spec.grid.cpus_per_actor, spec.grid.gpus_per_actor)
+        outcome: Outcome = ray.get(task)
         return outcome
+
+
+def evaluation_task(spec: Experiment, provenance: Mapping[str, Any], cpus: int, gpus: float) -> ray.ObjectRef:
+    """A task that evaluates the spec's grid where there is room for it; gives an Outcome, or raises RuntimeError."""
+    # Without a strategy it would wait for a place within a trial's own resources, which are none.
+    task = ray.remote(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="DEFAULT")(_evaluate)
+    return task.remote(spec.model_dump(mode="json"), dict(provenance))
 
 
 def _start(spec: Experiment, log: Any) -> subprocess.Popen[bytes]:

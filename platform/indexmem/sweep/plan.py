@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from indexmem.config.schema import Experiment
-from indexmem.config.spec import content_hash, run_root
+from indexmem.config.spec import content_hash, flatten, run_root
 from indexmem.config.sweep import DEFAULT_TRIALS
 from indexmem.errors import UserError
+from indexmem.evaluate.grid import GridPlan
 from indexmem.evaluate.grid import plan as plan_grid
 from indexmem.eviction.methods.registry import FULL
 from indexmem.models.backbone import inspect
@@ -66,24 +67,47 @@ def plan_sweep(experiment: Experiment) -> SweepPlan:
     check_metrics(experiment, inspect(experiment.model))
     if trains(experiment) and evaluates(experiment) and experiment.indexer.checkpoint:
         raise UserError("indexer.checkpoint names weights that the grid would use instead of those that trials train.")
+    repeated: tuple[str, ...] = ()
     if evaluates(experiment):
-        plan_grid(experiment, require_checkpoint=False)
+        repeated = _repeated(
+            plan_grid(experiment.selecting, require_checkpoint=False), plan_grid(experiment, require_checkpoint=False)
+        )
         if all(method.name == FULL for method in experiment.grid.methods):
             raise UserError("grid.methods evicts nothing, so no setting makes a difference. Add a method.")
     settings = experiment.sweep
     wanted = settings.trials or (space.points if settings.search == "grid" else None) or DEFAULT_TRIALS
     planned = min(wanted, space.points or wanted)
-    identity = experiment.model_dump(mode="json", exclude=IRRELEVANT | {"sweep": GOES_ON})
-    name = content_hash(identity)
+    settings_of = flatten(experiment.model_dump(mode="json", exclude=IRRELEVANT | {"sweep": GOES_ON}))
+    defaults = flatten(Experiment())
+    # Without what is at its default: a setting that comes later renames no sweep.
+    name = content_hash({key: value for key, value in settings_of.items() if defaults.get(key, ...) != value})
     axes = {axis: setting.dump() for axis, setting in space.axes.items()}
     workers = experiment.distill.workers if trains(experiment) else 1
     return SweepPlan(
         space,
-        Sweep(name, experiment.name, experiment.model.id, axes, settings.objectives, planned),
+        Sweep(
+            name,
+            experiment.name,
+            experiment.model.id,
+            axes,
+            settings.objectives,
+            planned,
+            evaluates=evaluates(experiment),
+            repeated=repeated,
+        ),
         SweepFolder(run_root(experiment) / "sweeps" / name),
         workers,
         _resources(experiment, workers),
     )
+
+
+def _repeated(selecting: GridPlan, reporting: GridPlan) -> tuple[str, ...]:
+    """Benchmarks of which the winner's report has texts that trials were compared by: a file is one under any seed."""
+    if selecting.outline:
+        return ()
+    seen = {sample.own_group for samples in selecting.samples.values() for sample in samples}
+    found = reporting.samples.items()
+    return tuple(name for name, samples in found if any(sample.own_group in seen for sample in samples))
 
 
 def _resources(experiment: Experiment, workers: int) -> Resources:

@@ -53,15 +53,22 @@ class InProcess:
 
 
 def perform(spec: Experiment, place: Place, provenance: Mapping[str, Any], report: Report) -> Outcome:
-    """Do what is not done yet, and report on all of the training. Raises whatever goes wrong in it."""
+    """Do what is not done yet, and report on all of the training. Raises whatever goes wrong in it, and UserError when
+    somebody else has taken the training over.
+    """
     run = DistillRun.of(spec) if trains(spec) else None
     if run is not None:
-        with _alone(spec, f"distill-{run.id}"):
+        with _alone(spec, f"distill-{run.id}") as leases:
+
+            def report_ours(distill_id: str, row: Mapping[str, float]) -> None:
+                leases.check()
+                report(distill_id, row)
+
             if not run.finished:
-                place.train(spec, run, report)
+                place.train(spec, run, report_ours)
             else:
-                SpanReporter(spec, run, report).update()
-    measured = place.evaluate(spec, provenance) if evaluates(spec) else Outcome()
+                SpanReporter(spec, run, report_ours).update()
+    measured = place.evaluate(spec.selecting, provenance) if evaluates(spec) else Outcome()
     return Outcome(measured.metrics, run.id if run is not None else "", measured.cell_ids)
 
 
@@ -84,9 +91,12 @@ def _backbone(model: ModelConfig) -> Backbone:
 
 
 @contextmanager
-def _alone(spec: Experiment, work: str) -> Iterator[None]:
-    """Trials that differ in how they evict alone share a training: one does it, the others wait and find it done."""
+def _alone(spec: Experiment, work: str) -> Iterator[Leases]:
+    """Trials that differ in how they evict alone share a training: one does it, the others wait and find it done.
+
+    Gives the lease, which may be lost while this process stands still.
+    """
     with Leases(run_root(spec) / "leases") as leases:
         while not leases.claim({work})[0]:
             time.sleep(WAIT_SECONDS)
-        yield
+        yield leases

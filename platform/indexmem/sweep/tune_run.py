@@ -26,8 +26,8 @@ from indexmem.results.sweeps import RUNNING, Sweep
 from indexmem.runtime import room
 from indexmem.sweep.asha import make_scheduler
 from indexmem.sweep.ledger import Ledger
-from indexmem.sweep.nested import OnWorkers
-from indexmem.sweep.plan import SweepPlan
+from indexmem.sweep.nested import OnWorkers, evaluation_task
+from indexmem.sweep.plan import Resources, SweepPlan
 from indexmem.sweep.trial import InProcess, perform
 
 # Tune's own records are of no use here, and Ctrl-C ends the driver as it ends every other command.
@@ -88,6 +88,21 @@ def run_sweep(
     finally:
         shutil.rmtree(files, ignore_errors=True)
     on_progress(ledger.sweep)
+
+
+def report_winners(plan: SweepPlan, ledger: Ledger, provenance: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Evaluate the winners that lack it on the spec's own samples, which had no say in their choice; needs Ray.
+
+    What goes wrong is said, and left to the next run of the command.
+    """
+    spec, winners = plan.space.experiment, ledger.sweep.unreported
+    size = Resources(spec.grid.cpus_per_actor, spec.grid.gpus_per_actor) if plan.nested else plan.resources
+    tasks = [evaluation_task(plan.space.spec(trial.params), provenance, size.cpus, size.gpus) for trial in winners]
+    for trial, task in zip(winners, tasks):
+        try:
+            ledger.report_fresh(trial.id, ray.get(task).metrics)
+        except ray.exceptions.RayError as error:
+            say(f"trial {trial.number} was not evaluated on fresh samples: {error}")
 
 
 class LedgerSearch(Searcher):

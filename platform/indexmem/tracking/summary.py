@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexmem.config.budget import Budget
+from indexmem.results.samples import sample_scores
 from indexmem.results.schema import OK
 from indexmem.results.stats import Interval, mean_ci
 from indexmem.results.summary import FULL, MEAN, Summary
@@ -126,9 +126,8 @@ def score_curves(summary: Summary) -> list[tuple[str, int, float]]:
 
 def _summarise_cell(cell_id: str, rows: pa.Table) -> CellSummary:
     finished = rows.filter(pc.equal(rows["status"], OK))
-    # Repeats of a sample are not independent: the sample is what the interval resamples.
-    by_sample = finished.group_by("sample_id").aggregate([("score", "mean")])
-    scores = pc.drop_null(by_sample["score_mean"]).to_numpy()
+    by_sample = sample_scores(rows, ())
+    scores, groups = by_sample["score"].to_numpy(), by_sample["group"].to_numpy()
     return CellSummary(
         cell_id=cell_id,
         identity={name: rows[name][0].as_py() for name in IDENTITY},
@@ -136,7 +135,7 @@ def _summarise_cell(cell_id: str, rows: pa.Table) -> CellSummary:
         samples=finished.num_rows,
         failed=rows.num_rows - finished.num_rows,
         measured_at=(pc.max(rows["created_at"].cast(pa.int64())).as_py() or 0) // 1000,
-        score=mean_ci(np.sort(scores)) if len(scores) else None,
+        score=mean_ci(scores, clusters=groups) if len(scores) else None,
         measures=_measures(finished),
     )
 

@@ -66,7 +66,17 @@ def sweep_note(sweep: Sweep) -> str:
     for trial in shown:
         cells = [str(trial.number), *(f"{trial.metrics[m]:.4g}" for m in metrics), *map(str, trial.params.values())]
         lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
+    for trial in sweep.winners:
+        found = ", ".join(f"{name} {value:.4g}" for name, value in fresh_values(sweep, trial).items())
+        lines += ["", f"Trial {trial.number} on fresh samples: {found}."] if found else []
+    if sweep.repeated:
+        lines += ["", f"Not fresh, whatever the seed: {', '.join(sweep.repeated)}."]
     return "\n".join(lines)
+
+
+def fresh_values(sweep: Sweep, trial: Trial) -> dict[str, float]:
+    """Its objectives on samples that had no say in its choice."""
+    return {o.metric: trial.fresh[o.metric] for o in sweep.objectives if o.metric in trial.fresh}
 
 
 def _publish_trial(runs: Runs, experiment: Experiment, trial: Trial, parent: Run, run: Run | None) -> None:
@@ -83,7 +93,7 @@ def _publish_trial(runs: Runs, experiment: Experiment, trial: Trial, parent: Run
         runs.log_points(run_id, fresh)
     drawn = {name for name, _, _ in points}
     final = {metric_name(name): value for name, value in trial.metrics.items() if metric_name(name) not in drawn}
-    spec = published_spec(with_settings(experiment, trial.params, f"trial {trial.number}"))
+    spec = published_spec(with_settings(experiment, trial.params, f"trial {trial.number}").selecting)
     shown = common_tags(experiment, "sweep", [trial.git_commit]) | {
         STATUS_TAG: trial.status,
         "indexmem.distill_id": trial.distill_id,
@@ -99,7 +109,10 @@ def _publish_parent(
 ) -> None:
     counts = {s: float(sum(t.status == s for t in sweep.trials)) for s in (COMPLETE, STOPPED, FAILED)}
     best = (
-        {f"best/{metric_name(o.metric)}": sweep.best.metrics[o.metric] for o in sweep.objectives} if sweep.best else {}
+        {f"best/{metric_name(o.metric)}": sweep.best.metrics[o.metric] for o in sweep.objectives}
+        | {f"fresh/{metric_name(name)}": value for name, value in fresh_values(sweep, sweep.best).items()}
+        if sweep.best
+        else {}
     )
     commits = [trial.git_commit for trial in sweep.trials]
     tags = common_tags(experiment, "sweep", commits) | {"model": sweep.model, NOTE_TAG: sweep_note(sweep)}

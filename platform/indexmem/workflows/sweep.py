@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,7 +33,8 @@ PUBLISH_SECONDS = 60.0  # between two looks at what MLflow lacks, while a sweep 
 def sweep(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
     """Run the spec's sweep, or what is left of it; publish it, draw it, print the best settings.
 
-    1 when some trials failed.
+    1 when some trials failed, or winners were not evaluated on fresh samples. Raises UserError when another driver has
+    taken the sweep over.
     """
     plan = plan_sweep(experiment)
     if trains(experiment):
@@ -45,11 +46,12 @@ def sweep(experiment: Experiment, *, dry_run: bool = False, address: str | None 
     if dry_run:
         return 0
     origin = provenance()
-    with _alone(plan):
+    with _alone(plan) as leases:
         ledger = Ledger(plan.folder, plan.sweep, make_proposer(plan.space), origin["git_commit"])
-        if ledger.left:
-            _run(plan, ledger, origin, address)
-        return _finish(experiment, ledger.sweep)
+        if ledger.left or ledger.sweep.unreported:
+            _run(plan, ledger, origin, address, leases.check)
+        code = _finish(experiment, ledger.sweep)
+        return 1 if ledger.sweep.unreported else code
 
 
 def describe_plan(plan: SweepPlan) -> str:
@@ -82,8 +84,11 @@ def sync_sweep(experiment: Experiment) -> int:
     return _finish(experiment, plan.folder.read())
 
 
-def _run(plan: SweepPlan, ledger: Ledger, origin: Mapping[str, Any], address: str | None) -> None:
-    from indexmem.sweep.tune_run import run_sweep
+def _run(
+    plan: SweepPlan, ledger: Ledger, origin: Mapping[str, Any], address: str | None, check: Callable[[], None]
+) -> None:
+    """`check` raises when the sweep is no longer ours."""
+    from indexmem.sweep.tune_run import report_winners, run_sweep
 
     experiment, size = plan.space.experiment, plan.resources
     progress, sink = SweepProgress(plan.space.longest if trains(experiment) else 0), SweepSink.open(experiment)
@@ -92,6 +97,7 @@ def _run(plan: SweepPlan, ledger: Ledger, origin: Mapping[str, Any], address: st
 
     def watch(sweep: Sweep) -> None:
         nonlocal published
+        check()
         view(progress.status(sweep))
         if sink is not None and time.monotonic() - published > PUBLISH_SECONDS:
             sink.publish_sweep(experiment, sweep, last=False)
@@ -99,7 +105,12 @@ def _run(plan: SweepPlan, ledger: Ledger, origin: Mapping[str, Any], address: st
 
     with view, cluster(address):
         wait_for_nodes(plan.workers, size.cpus, size.gpus, experiment.run.wait_for_nodes, say)
-        run_sweep(plan, ledger, origin, watch)
+        if ledger.left:
+            run_sweep(plan, ledger, origin, watch)
+        if winners := len(ledger.sweep.unreported):
+            check()
+            say(f"evaluating the best of {len(ledger.sweep.trials)} trials ({winners}) on samples that chose none")
+            report_winners(plan, ledger, origin, say)
 
 
 def _finish(experiment: Experiment, sweep: Sweep) -> int:
@@ -107,12 +118,16 @@ def _finish(experiment: Experiment, sweep: Sweep) -> int:
     files = {path.name: path for path in (page, page.with_suffix(".csv"))}
     sink = SweepSink.open(experiment)
     where = None if sink is None else sink.publish_sweep(experiment, sweep, files)
-    for trial in sweep.front if len(sweep.objectives) > 1 else filter(None, [sweep.best]):
+    for trial in sweep.winners:
         print(describe(sweep, trial))
         print("  " + " ".join(f"'{name}={json.dumps(value)}'" for name, value in trial.params.items()))
     failed = [trial for trial in sweep.trials if trial.status == FAILED]
     if failed:
         print(f"{len(failed)} trials failed, the last one: {failed[-1].error}. The same command tries them again.")
+    if sweep.unreported:
+        print("Scores above are of the samples that chose the winners. The same command evaluates them on fresh ones.")
+    elif sweep.repeated:
+        print(f"Not fresh: {', '.join(sweep.repeated)} has samples that chose the winners, whatever the seed.")
     if len(sweep.trials) < sweep.planned:
         print(f"There are no more than {len(sweep.trials)} different trials.")
     print(f"Sweep: {page}")
@@ -135,10 +150,10 @@ def _axis_text(axis: Any) -> str:
 
 
 @contextmanager
-def _alone(plan: SweepPlan) -> Iterator[None]:
-    """One driver a sweep. Raises UserError that names the other one."""
+def _alone(plan: SweepPlan) -> Iterator[Leases]:
+    """One driver a sweep: its lease. Raises UserError that names the other one."""
     with Leases(run_root(plan.space.experiment) / "leases") as leases:
         mine, held = leases.claim({f"sweep-{plan.sweep.id}"})
         if not mine:
             raise UserError(f"{held[0].owner} runs this sweep. Wait for it, or end it and start this command again.")
-        yield
+        yield leases

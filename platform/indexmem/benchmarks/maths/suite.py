@@ -88,6 +88,7 @@ class MathsTask(Benchmark):
                 answer_prefix="",
                 references=(str(row["answer"]).strip(),),
                 max_new_tokens=limit,
+                group=f"{self.name}/{index}",  # what stands before the problem is no text that they share
                 labels={name: row[name] for name in ("subject", "level") if row.get(name) is not None},
             )
 
