@@ -6,7 +6,6 @@ max_new_tokens. Lengths were measured with the tokenizer of Llama-3.1 and differ
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,11 +17,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
+from indexmem.benchmarks.rows import read_rows
 from indexmem.benchmarks.scorers import string_match_all, string_match_part
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
 
-COLUMNS = ("context", "question", "answer_prefix", "answer", "task", "max_new_tokens")
+KINDS = {"context": str, "question": str, "answer_prefix": str, "answer": list, "task": str, "max_new_tokens": int}
+COLUMNS = tuple(KINDS)
 SPLIT = "test"
 
 
@@ -95,15 +96,14 @@ def _read_local(path: Path, length: int) -> pa.Table:
         raise UserError(f"'{folder}' holds no .parquet or .jsonl file. Expected a copy of simonjegou/ruler.")
     try:
         return pa.concat_tables([_read_file(file) for file in files], promote_options="permissive")
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise UserError(f"'{folder}' cannot be read: {error}") from None
 
 
 def _read_file(path: Path) -> pa.Table:
     if path.suffix == ".parquet":
         return pq.read_table(path)
-    with open(path, encoding="utf-8") as lines:
-        return pa.Table.from_pylist([json.loads(line) for line in lines if line.strip()])
+    return pa.Table.from_pylist(read_rows(path, KINDS))
 
 
 def _read_hub(name: str, length: int) -> pa.Table:
