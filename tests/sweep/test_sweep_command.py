@@ -9,7 +9,7 @@ from tiny_tokenizers import TEXT
 
 from indexmem.cli import main
 from indexmem.config.load import load
-from indexmem.evaluate.lease import Leases
+from indexmem.lease import Leases
 from indexmem.results.sweeps import COMPLETE, Trial
 from indexmem.sweep.plan import plan_sweep
 

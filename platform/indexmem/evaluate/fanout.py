@@ -12,11 +12,11 @@ from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.evaluate.dispatch import Dispatch, OnProgress
 from indexmem.evaluate.grid import GridPlan
-from indexmem.evaluate.lease import Lease, Leases
 from indexmem.evaluate.progress import Progress
 from indexmem.evaluate.scores import PartialScores
 from indexmem.evaluate.units import Mask
 from indexmem.evaluate.worker import Assignment, Load, load_evaluator, packed_samples
+from indexmem.lease import Lease, Leases
 from indexmem.signals import StopSignals
 
 WAIT_SECONDS = 3.0  # between looks at another driver's leases

@@ -8,8 +8,8 @@ from signal import Signals
 
 from indexmem.config.nightly import NightlySpec
 from indexmem.errors import UserError
-from indexmem.evaluate.lease import Leases
 from indexmem.files import write_whole
+from indexmem.lease import Leases
 from indexmem.schedule.drive import Drive, to_do
 from indexmem.schedule.judge import judge
 from indexmem.schedule.night import Night, Nights

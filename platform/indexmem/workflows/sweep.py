@@ -12,7 +12,7 @@ from typing import Any
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.errors import UserError
-from indexmem.evaluate.lease import Leases
+from indexmem.lease import Leases
 from indexmem.live.view import LiveView
 from indexmem.results.sweeps import FAILED, Sweep
 from indexmem.runtime import cluster, wait_for_nodes, workers_on

@@ -56,6 +56,7 @@ def publish_training(
         history,
         checkpoint=_checkpoint(run) if run.finished else None,
         finished=run.finished,
+        wait=True,
         params=sizes,
     )
     if where:
