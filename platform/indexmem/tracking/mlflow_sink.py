@@ -27,7 +27,7 @@ from indexmem.results.summary import summarise
 from indexmem.tracking import distill_runs, grid_runs
 from indexmem.tracking.distill_runs import OpenTraining
 from indexmem.tracking.grid_runs import GridStory
-from indexmem.tracking.mlflow_runs import FINGERPRINT_TAG, FINISHED, NOTE_TAG, Runs, connect, public
+from indexmem.tracking.mlflow_runs import FINGERPRINT_TAG, FINISHED, NOTE_TAG, Runs, connect, public, sqlite_uri
 from indexmem.tracking.models import Checkpoint
 from indexmem.tracking.summary import summarise_cells
 from indexmem.tracking.turns import Busy, turn
@@ -55,7 +55,7 @@ class MlflowSink:
         if not experiment.tracking.enabled:
             return None
         root = run_root(experiment)
-        uri = experiment.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"
+        uri = experiment.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(root / "mlflow.db")
         if (uri.startswith("file:") or ":" not in uri) and not os.environ.get("MLFLOW_ALLOW_FILE_STORE"):
             raise UserError(
                 f"MLflow 3 cannot track into the folder '{uri}'. Use a database or a server, for example "

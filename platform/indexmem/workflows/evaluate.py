@@ -13,6 +13,7 @@ from indexmem.eviction.methods.simple import FullCache
 from indexmem.live.view import LiveView
 from indexmem.runtime import cluster, wait_for_nodes
 from indexmem.tracking.links import grid_links
+from indexmem.tracking.mlflow_runs import public
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.tracking.provenance import provenance
 from indexmem.workflows.grid_mirror import mirror_grid
@@ -87,5 +88,5 @@ def _finish(experiment: Experiment, grid: GridPlan) -> int:
         print(f"{failed} rows failed; the report lists why, and the same command tries them again.")
     print(f"Report: {path}")
     if where is not None and sink is not None:
-        print(f"MLflow: {sink.uri}  run {where}  (look with `make ui` or `indexmem ui`)")
+        print(f"MLflow: {public(sink.uri)}  run {where}  (look with `make ui` or `indexmem ui`)")
     return NOT_RANKED if gate.shortfalls else int(failed > 0)

@@ -14,7 +14,7 @@ from indexmem.config.spec import run_root
 from indexmem.errors import UserError
 from indexmem.lease import Leases
 from indexmem.live.view import LiveView
-from indexmem.results.sweeps import FAILED, Sweep
+from indexmem.results.sweeps import FAILED, Sweep, Trial
 from indexmem.runtime import cluster, wait_for_nodes, workers_on
 from indexmem.sweep.ledger import Ledger
 from indexmem.sweep.picture import write_sweep_report
@@ -49,7 +49,8 @@ def sweep(experiment: Experiment, *, dry_run: bool = False, address: str | None 
         ledger = Ledger(plan.folder, plan.sweep, make_proposer(plan.space), origin["git_commit"])
         if ledger.left:
             _run(plan, ledger, origin, address)
-        return _finish(experiment, ledger.sweep)
+        _finish(experiment, ledger.sweep)
+        return int(bool(_failed(ledger.sweep)))
 
 
 def describe_plan(plan: SweepPlan) -> str:
@@ -75,11 +76,16 @@ def describe_plan(plan: SweepPlan) -> str:
 
 
 def sync_sweep(experiment: Experiment) -> int:
-    """Draw and publish what is stored of the spec's sweep. Raises UserError when that is nothing."""
+    """Draw and publish what is stored of the spec's sweep; 1 when some trials failed or MLflow did not take it.
+
+    Raises UserError when nothing is stored.
+    """
     plan = plan_sweep(experiment)
     if not plan.folder.exists:
         raise UserError("Nothing is stored of this sweep yet. Run `python jobs/sweep.py SPEC` first.")
-    return _finish(experiment, plan.folder.read())
+    sweep = plan.folder.read()
+    where = _finish(experiment, sweep)
+    return int(where is None or bool(_failed(sweep)))
 
 
 def _run(plan: SweepPlan, ledger: Ledger, origin: Mapping[str, Any], address: str | None) -> None:
@@ -102,7 +108,8 @@ def _run(plan: SweepPlan, ledger: Ledger, origin: Mapping[str, Any], address: st
         run_sweep(plan, ledger, origin, watch)
 
 
-def _finish(experiment: Experiment, sweep: Sweep) -> int:
+def _finish(experiment: Experiment, sweep: Sweep) -> str | None:
+    """Draw, publish and print; where MLflow has it, if it does."""
     page = write_sweep_report(sweep, run_root(experiment) / "reports")
     files = {path.name: path for path in (page, page.with_suffix(".csv"))}
     sink = SweepSink.open(experiment)
@@ -110,15 +117,18 @@ def _finish(experiment: Experiment, sweep: Sweep) -> int:
     for trial in sweep.front if len(sweep.objectives) > 1 else filter(None, [sweep.best]):
         print(describe(sweep, trial))
         print("  " + " ".join(f"'{name}={json.dumps(value)}'" for name, value in trial.params.items()))
-    failed = [trial for trial in sweep.trials if trial.status == FAILED]
-    if failed:
+    if failed := _failed(sweep):
         print(f"{len(failed)} trials failed, the last one: {failed[-1].error}. The same command tries them again.")
     if len(sweep.trials) < sweep.planned:
         print(f"There are no more than {len(sweep.trials)} different trials.")
     print(f"Sweep: {page}")
     if where is not None:
         print(f"MLflow: {where}  (look with `make ui` or `indexmem ui`)")
-    return 1 if failed else 0
+    return where
+
+
+def _failed(sweep: Sweep) -> list[Trial]:
+    return [trial for trial in sweep.trials if trial.status == FAILED]
 
 
 def _grid_text(experiment: Experiment) -> str:
