@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from indexmem.config.modules import FLOOR, Across
 from indexmem.errors import UserError
-from indexmem.eviction.checkpoint import read_config, save_modules
+from indexmem.eviction.checkpoint import SIZES, read_config, save_modules
 from indexmem.eviction.indexer import NAME, IndexerStack
 from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.learned import sharing_of
@@ -239,7 +239,7 @@ def check_fits(trained: Geometry, model: PreTrainedModel) -> None:
     found = Geometry.of(model.config)
     differences = [
         f"{name}: trained for {getattr(trained, name)}, model has {getattr(found, name)}"
-        for name in ("layers", "hidden_size", "heads", "kv_heads", "head_dim")
+        for name in SIZES
         if getattr(trained, name) != getattr(found, name)
     ]
     if differences:
@@ -256,5 +256,5 @@ def checkpoint_folder(source: str | Path) -> Path:
     try:
         return Path(snapshot_download(str(source)))
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"'{source}' is neither a checkpoint folder nor a Hub id that can be read: {reason}") from None

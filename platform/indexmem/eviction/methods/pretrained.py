@@ -110,7 +110,7 @@ def load_weights(load: Callable[[str], M], weights: str | None, example: str) ->
     try:
         with redirect_stdout(None):  # hub loaders print where they read from
             return load(str(path) if path.exists() else weights)
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+    except Exception as error:  # files that are not what they should be raise errors of many kinds
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"weights {weights} could not be loaded (offline?): {reason} {need}") from None
 
