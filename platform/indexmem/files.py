@@ -1,7 +1,8 @@
-"""Files that appear whole or not at all, even when the process that writes them is killed."""
+"""Paths as people write them, and files that appear whole or not at all, even when their writer is killed."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import uuid
@@ -10,10 +11,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from indexmem.errors import UserError
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 TEMPORARY = ".tmp-"  # how names of drafts begin; what a killed process has left of them
+
+
+def expanded(path: str | Path) -> Path:
+    """`path` with the home folder that a leading ~ or ~NAME stands for. Raises UserError where there is none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(f"'{path}': no home folder of this user is known here. Write the folder in full.") from None
+
+
+def exists(path: Path) -> bool:
+    """As `path.exists()`, and False for what is too long to be a name."""
+    try:
+        return path.exists()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
 
 
 @contextmanager

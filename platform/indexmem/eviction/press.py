@@ -29,6 +29,7 @@ from indexmem.eviction.policy import comparable, keep, kept_count, rank
 from indexmem.eviction.press_memory import AttachedMemories
 from indexmem.eviction.press_sharing import SharedBudget, check_maskable, mask
 from indexmem.eviction.sharing import EVEN, Sharing
+from indexmem.files import expanded
 from indexmem.models.attention import layer_number
 from indexmem.models.geometry import Geometry
 
@@ -251,8 +252,8 @@ def check_fits(trained: Geometry, model: PreTrainedModel) -> None:
 
 def checkpoint_folder(source: str | Path) -> Path:
     """`source` if it is a folder, else the downloaded snapshot of that Hub id. Raises UserError if there is none."""
-    if Path(source).expanduser().is_dir():
-        return Path(source).expanduser()
+    if expanded(source).is_dir():
+        return expanded(source)
     try:
         return Path(snapshot_download(str(source)))
     except (OSError, ValueError) as error:

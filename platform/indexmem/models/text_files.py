@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from indexmem.errors import UserError
+from indexmem.files import expanded
 from indexmem.unicode import HALF_A_CHARACTER, well_formed
 
 FIELDS = ("text", "context")  # where a row's text is, the first that it has
@@ -31,7 +32,7 @@ def list_files(name: str) -> list[Path]:
     """The file `name`, or all files of the folder `name`. Raises UserError when there is none, or one of a kind that
     is not read.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_file():
         files = [path]
     else:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 
 from indexmem.errors import UserError
-from indexmem.files import TEMPORARY, write_whole
+from indexmem.files import TEMPORARY, expanded, write_whole
 from indexmem.results.parts import Part, TableName, basename, is_part, part_name, read_part, stamp_of
 from indexmem.results.schema import DERIVED, KEY, OK, RETENTION_SCHEMA, ROW_SCHEMA
 from indexmem.results.table import RANKING, deduplicate, to_parquet, validated
@@ -52,7 +52,7 @@ class RowStore:
             located = FileSystem.from_uri(str(root)) if "://" in str(root) else None
         except (pa.ArrowException, ValueError) as error:
             raise UserError(f"Cannot store results at '{root}': {error}. Example: s3://bucket/folder") from None
-        self._filesystem, base = located or (LocalFileSystem(), str(Path(root).expanduser().absolute()))
+        self._filesystem, base = located or (LocalFileSystem(), str(expanded(root).absolute()))
         self._root = base.rstrip("/")
 
     def append(self, rows: Sequence[Mapping[str, Any]], partition: str, table: TableName = "rows") -> str | None:

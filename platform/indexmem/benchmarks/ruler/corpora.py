@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from indexmem.benchmarks.rows import parse_json
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
+from indexmem.files import expanded
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class _Documents:
 
 
 def _read(path: str, layout: str, parse: Callable[[Any], Corpus]) -> Corpus:
-    file = Path(path).expanduser()
+    file = expanded(path)
     if not file.is_file():
         raise UserError(f"There is no file {file}. Expected a local copy of {layout}.")
     try:

@@ -21,6 +21,7 @@ from indexmem.benchmarks.rows import read_rows
 from indexmem.benchmarks.scorers import string_match_all, string_match_part
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
+from indexmem.files import expanded
 
 KINDS = {"context": str, "question": str, "answer_prefix": str, "answer": list, "task": str, "max_new_tokens": int}
 COLUMNS = tuple(KINDS)
@@ -37,7 +38,7 @@ class RulerRows:
     @cached_property
     def table(self) -> pa.Table:
         """All rows. Raises UserError when there are none to be had, or columns are missing."""
-        local = Path(self.path).expanduser()
+        local = expanded(self.path)
         table = _read_local(local, self.length) if local.exists() else _read_hub(self.path, self.length)
         missing = [name for name in COLUMNS if name not in table.column_names]
         if missing:

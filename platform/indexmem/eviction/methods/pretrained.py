@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.kvpress_scores import KvpressMethod
+from indexmem.files import expanded
 from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
 
@@ -104,7 +104,7 @@ def load_weights(load: Callable[[str], M], weights: str | None, example: str) ->
     need = f"It needs weights that were trained for this model: weights: FOLDER or a hub id such as {example}"
     if not isinstance(weights, str):
         raise UserError(need)
-    path = Path(weights).expanduser()
+    path = expanded(weights)
     if weights.startswith((".", "/", "~")) and not path.exists():
         raise UserError(f"{weights} does not exist. {need}")
     try:
