@@ -37,6 +37,32 @@ def exists(path: Path) -> bool:
         raise
 
 
+def folder_at(path: Path) -> Path:
+    """`path`, which need not exist. Raises UserError where it, or what it would lie in, is no folder."""
+    for place in (path, *path.parents):
+        if exists(place):
+            if not place.is_dir():
+                raise UserError(f"{path} cannot be a folder: {place} is a file. Name another folder.")
+            break
+    return path
+
+
+def check_writable(folder: Path) -> None:
+    """Make the folder and write to it. Raises UserError that says why that is not possible."""
+    try:
+        write_whole(folder / f"{TEMPORARY}probe-{uuid.uuid4().hex}", b"")
+    except OSError as error:
+        raise UserError(unwritable(error)) from None
+
+
+def unwritable(error: OSError) -> str:
+    """What a person can do about a file that cannot be written, or read."""
+    return (
+        f"{error.filename or 'A file'}: {error.strerror or error}. Free space there, or set run.root (INDEXMEM_HOME, "
+        "INDEXMEM_CACHE) to a folder that you may write to. What is finished is stored; the same command goes on."
+    )
+
+
 @contextmanager
 def draft_of(path: Path) -> Iterator[Path]:
     """A name beside `path`, in a folder that is made if need be; what the block writes there takes `path`'s place.
@@ -48,6 +74,9 @@ def draft_of(path: Path) -> Iterator[Path]:
     try:
         yield draft
         os.replace(draft, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk does not say where
+        raise
     finally:
         draft.unlink(missing_ok=True)
 

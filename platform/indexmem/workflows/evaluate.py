@@ -10,6 +10,7 @@ from indexmem.engine.decode import CPU_BATCH_BYTES
 from indexmem.evaluate.budgets import Footprint
 from indexmem.evaluate.grid import GridPlan, plan
 from indexmem.eviction.methods.simple import FullCache
+from indexmem.files import check_writable
 from indexmem.live.view import LiveView
 from indexmem.runtime import cluster, wait_for_nodes
 from indexmem.tracking.links import grid_links
@@ -32,6 +33,7 @@ def evaluate(experiment: Experiment, *, dry_run: bool = False, address: str | No
     rows = print_plan(experiment, grid)
     if dry_run:
         return 0
+    check_writable(run_root(experiment))
     if rows:
         from indexmem.evaluate.fanout import run_grid
 

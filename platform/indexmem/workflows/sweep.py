@@ -12,6 +12,7 @@ from typing import Any
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.errors import UserError
+from indexmem.files import check_writable
 from indexmem.lease import Leases
 from indexmem.live.view import LiveView
 from indexmem.results.sweeps import FAILED, Sweep, Trial
@@ -44,6 +45,7 @@ def sweep(experiment: Experiment, *, dry_run: bool = False, address: str | None 
     say(describe_plan(plan))
     if dry_run:
         return 0
+    check_writable(run_root(experiment))
     origin = provenance()
     with _alone(plan):
         ledger = Ledger(plan.folder, plan.sweep, make_proposer(plan.space), origin["git_commit"])
