@@ -7,6 +7,7 @@ it is called with, and one in workflows/, which does it and is imported only the
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from indexmem import __version__
 from indexmem.commands import assets, distill, evaluate, methods, nightly, pretrain, report, submit, sweep, sync, ui
 from indexmem.errors import UserError
+from indexmem.files import unwritable
 
 COMMANDS = (
     distill,
@@ -28,6 +30,13 @@ COMMANDS = (
     assets,
     ui,
 )  # in the order of the help text
+
+
+# A full or read-only disk, a file where a folder should be, no right to it: nothing that a traceback explains.
+OF_THE_DISK = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,6 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.run(arguments) or 0)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in OF_THE_DISK:
+            raise
+        print(f"error: {unwritable(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nInterrupted. What is finished is stored; the same command goes on from here.", file=sys.stderr)

@@ -1,7 +1,8 @@
-"""Files that appear whole or not at all, even when the process that writes them is killed."""
+"""Paths as people write them, and files that appear whole or not at all, even when their writer is killed."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import uuid
@@ -10,10 +11,56 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from indexmem.errors import UserError
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 TEMPORARY = ".tmp-"  # how names of drafts begin; what a killed process has left of them
+
+
+def expanded(path: str | Path) -> Path:
+    """`path` with the home folder that a leading ~ or ~NAME stands for. Raises UserError where there is none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(f"'{path}': no home folder of this user is known here. Write the folder in full.") from None
+
+
+def exists(path: Path) -> bool:
+    """As `path.exists()`, and False for what is too long to be a name."""
+    try:
+        return path.exists()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
+
+
+def folder_at(path: Path) -> Path:
+    """`path`, which need not exist. Raises UserError where it, or what it would lie in, is no folder."""
+    for place in (path, *path.parents):
+        if exists(place):
+            if not place.is_dir():
+                raise UserError(f"{path} cannot be a folder: {place} is a file. Name another folder.")
+            break
+    return path
+
+
+def check_writable(folder: Path) -> None:
+    """Make the folder and write to it. Raises UserError that says why that is not possible."""
+    try:
+        write_whole(folder / f"{TEMPORARY}probe-{uuid.uuid4().hex}", b"")
+    except OSError as error:
+        raise UserError(unwritable(error)) from None
+
+
+def unwritable(error: OSError) -> str:
+    """What a person can do about a file that cannot be written, or read."""
+    return (
+        f"{error.filename or 'A file'}: {error.strerror or error}. Free space there, or set run.root (INDEXMEM_HOME, "
+        "INDEXMEM_CACHE) to a folder that you may write to. What is finished is stored; the same command goes on."
+    )
 
 
 @contextmanager
@@ -27,6 +74,9 @@ def draft_of(path: Path) -> Iterator[Path]:
     try:
         yield draft
         os.replace(draft, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk does not say where
+        raise
     finally:
         draft.unlink(missing_ok=True)
 

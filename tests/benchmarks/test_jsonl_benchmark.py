@@ -45,6 +45,13 @@ def test_rows_become_samples_in_their_order(tmp_path):
     assert benchmark.protocol == "own"
 
 
+def test_a_character_in_two_halves_is_one(tmp_path):
+    line = json.dumps(ROW | {"context": "a \U0001f600"})
+    assert "\\ud83d\\ude00" in line
+    (sample,) = make(write(tmp_path, line)).samples(1, BUILD)
+    assert sample.context == "a \U0001f600"
+
+
 def test_two_files_can_stand_in_one_spec(tmp_path):
     path = str(write(tmp_path, ROW))
     configs = [BenchmarkConfig(name="jsonl", params={"path": path, "name": name}) for name in ("a", "b")]
@@ -109,6 +116,10 @@ def test_every_metric_is_tested():
     ("line", "complaint"),
     [
         ("{", "line 3: not valid JSON"),
+        (ROW | {"answers": ["\ud83d"]}, "line 3: not valid JSON .half a character"),
+        (ROW | {"context": "cut \ude00 off"}, "line 3: not valid JSON .half a character"),
+        (ROW | {"labels": {"\ud83d": 1}}, "line 3: not valid JSON .half a character"),
+        (ROW | {"labels": {"depth": float("nan")}}, "line 3: not valid JSON .NaN is no number"),
         ("[]", "line 3: expected an object with the fields context .text., question"),
         ({"context": "x"}, "line 3: the field 'question' is missing. Expected: context .text., .*metric .text."),
         (ROW | {"question": 3}, "line 3: 'question' must be text, got 3"),

@@ -99,6 +99,17 @@ def test_what_is_missing_is_named(folder, tmp_path):
         list(made(broken)[0].samples(1, BUILD))
 
 
+def test_a_bad_line_is_named(tmp_path):
+    lines = tmp_path / "rows.jsonl"
+    for bad, complaint in (
+        (row("vt") | {"answer": ["\ud83d"]}, "half a character"),
+        (row("vt") | {"context": None}, "'context' must be text, got None"),
+    ):
+        lines.write_text("\n".join(map(json.dumps, [*ROWS, bad])))
+        with pytest.raises(UserError, match=rf"rows\.jsonl, line {len(ROWS) + 1}: .*{complaint}"):
+            list(made(lines)[0].samples(1, BUILD))
+
+
 def test_without_the_hub_the_error_says_what_else_there_is(monkeypatch):
     def unreachable(*_, **__):
         raise ConnectionError("Couldn't reach the Hub\nwith details")

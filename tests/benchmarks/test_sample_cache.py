@@ -147,3 +147,20 @@ def test_large_builds_are_spread_over_processes_with_the_same_result(cache, tmp_
     monkeypatch.setattr(cache_module, "LARGE_BUILD", 1)
     monkeypatch.setattr(cache_module.os, "cpu_count", lambda: 2)
     assert read(cache, 2, *tasks) == alone
+
+
+def test_samples_that_cannot_be_stored_are_made_all_the_same(tmp_path, counting, capsys):
+    (tmp_path / "file").write_text("in the way")
+    cache = SampleCache(tmp_path / "file" / "samples")
+    for _ in range(2):
+        assert len(cache.samples([counting], {"counting": "h"}, 3, BUILD)["counting"]) == 3
+    assert counting.made == [3, 3], "made once a call, whatever cannot be written"
+    assert "the samples of counting are not kept for later runs: Not a directory" in capsys.readouterr().err
+
+
+def test_what_making_samples_raises_is_not_hidden(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    failing = Counting(name="failing", made=[], fails_at=1)
+    with pytest.raises(UserError, match="no room"):
+        SampleCache(tmp_path / "file" / "samples").samples([failing], {"failing": "h"}, 3, BUILD)
+    assert failing.made == [3]

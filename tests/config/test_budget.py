@@ -112,3 +112,15 @@ def test_budgets_survive_the_way_to_a_worker_and_the_command_line():
 def test_a_spec_with_a_mistake(grid, words):
     with pytest.raises(UserError, match=words):
         validate({"grid": grid}, "test")
+
+
+@pytest.mark.parametrize("amount", ["1e400 tokens", "1e99 GiB", "1e999999999 tokens", "2000000000000000 B"])
+def test_more_than_any_cache_is_refused(amount):
+    with pytest.raises(ValueError, match="more than any cache holds"):
+        Budget.parse(amount)
+
+
+def test_an_exponent_of_many_digits_is_refused():
+    for unit in ("", " tokens", "%", " GiB"):
+        with pytest.raises(ValueError, match="no number that a budget can be"):
+            Budget.parse(f"1e{'9' * 30}{unit}")

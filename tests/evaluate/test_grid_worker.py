@@ -1,6 +1,7 @@
 """A worker whose memory runs out: smaller pieces, every row once, and a failed row only where nothing helps."""
 
 import io
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -8,7 +9,7 @@ import torch
 from null_grid import NullEvaluator, null_assignment, null_plan, null_spec
 
 from indexmem.evaluate.units import Backlog
-from indexmem.evaluate.worker import Worker
+from indexmem.evaluate.worker import Worker, packed_samples
 from indexmem.results.schema import OK
 
 
@@ -99,3 +100,31 @@ def test_rows_that_an_evaluator_forgets_are_noticed(tmp_path):
     object.__setattr__(evaluator, "evaluate", lambda tasks: ([], []))
     with pytest.raises(AssertionError, match="0 rows of 6"):
         worker.run(backlog.take(2, 100))
+
+
+@pytest.mark.parametrize("field", ["prediction", "references", "labels"])
+def test_a_row_that_cannot_be_stored_is_a_failed_row(tmp_path, field):
+    worker, evaluator, backlog = setup(tmp_path, lambda tasks: None)
+    answer = evaluator.evaluate
+    unstorable = ["cut \ud83d off"] if field == "references" else "cut \ud83d off"
+
+    def evaluate(tasks):
+        found, retention = answer(tasks)
+        bad = [row | {field: unstorable} if row["sample_id"] == "null_a/1" else row for row in found]
+        return bad, retention
+
+    object.__setattr__(evaluator, "evaluate", evaluate)
+    outcome = worker.run(backlog.take(2, 100))
+    assert (outcome.done, outcome.failed) == (6, 3)
+    failed = [row for row in rows(outcome) if row["status"] != OK]
+    assert {(row["sample_id"], row["error_class"]) for row in failed} == {("null_a/1", "ValueError")}
+    assert all(f"field '{field}' must be" in row["error_message"] for row in failed)
+
+
+def test_a_failed_row_can_be_stored_whatever_its_sample_and_error_say(tmp_path):
+    worker, evaluator, backlog = setup(tmp_path, lambda tasks: OSError("no file caf\udce9.txt"))
+    bad = replace(evaluator.assignment.tasks(backlog.take(1, 100))[0].sample, references=("\ud83d!",))
+    samples = evaluator.assignment.samples | {"null_a": packed_samples([bad] * 4)}
+    worker.assignment = replace(evaluator.assignment, samples=samples)
+    (found, *_) = rows(worker.run(backlog.take(1, 100)))
+    assert (found["references"], found["error_message"]) == (["\ufffd!"], "no file caf\ufffd.txt")

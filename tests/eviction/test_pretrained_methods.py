@@ -1,5 +1,7 @@
 """Scorers with weights of others: random weights in the published layout, kept tokens equal kvpress' own."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from kvpress import ExpectedAttentionStatsPress, KVzapPress, QFilterPress
@@ -100,3 +102,21 @@ def test_what_is_missing_is_named(name, tmp_path, monkeypatch):
     ):
         with pytest.raises(UserError, match=words):
             make_method(MethodConfig(name=name, params=params), context)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_that_were_cut_off_are_named(name, tmp_path):
+    geometry = tiny_backbone().geometry
+    folder = Path(save_weights(name, geometry, tmp_path / "whole"))
+    (weights,) = folder.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-20])
+    with pytest.raises(UserError, match=f"weights {folder} could not be loaded"):
+        make_method(MethodConfig(name=name, params={"weights": str(folder)}), MethodContext(geometry))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"plain text", b"\x80\x02K\x01."])
+def test_gates_that_are_no_gates_are_named(content, tmp_path):
+    (tmp_path / "gates.pt").write_bytes(content)
+    config = MethodConfig(name="fastkvzip", params={"weights": str(tmp_path / "gates.pt")})
+    with pytest.raises(UserError, match=r"weights .*gates\.pt could not be loaded"):
+        make_method(config, MethodContext(tiny_backbone().geometry))

@@ -104,7 +104,7 @@ def test_a_driver_whose_sweep_was_taken_over_stops(spec_file, capsys, monkeypatc
     def lost(leases):
         raise UserError("taken over")
 
-    monkeypatch.setattr("indexmem.evaluate.lease.Leases.check", lost)
+    monkeypatch.setattr("indexmem.lease.Leases.check", lost)
     overrides = ["grid.methods=[knorm]", "grid.ratios=[0.5]", "sweep.axes.eviction.sinks=[2, 8]"]
     assert main(["sweep", str(spec_file), *overrides, "sweep.objectives=[score]"]) == 2
     assert "taken over" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_rows import done_keys, part_files, row
+from store_rows import done_keys, part_files, retention, row
 
 from indexmem.results.store import STALE_SECONDS, RowStore
 
@@ -108,6 +108,76 @@ for index in range(int(sys.argv[4])):
 def start_writer(root: Path, cell: str, parts: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", WRITER, str(Path(__file__).parent), str(root), cell, str(parts)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def flipped(content: bytes, at: int) -> bytes:
+    return content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :]
+
+
+def test_no_flipped_bit_changes_a_value_or_blocks_the_other_parts(tmp_path: Path) -> None:
+    store = RowStore(tmp_path)
+    store.append([row("a", score=0.5, prediction="left", references=["one"])], "p")
+    store.append([row("b", score=0.25)], "p")
+    whole = store.read(["p"])
+    part = part_files(tmp_path)[0]
+    content = part.read_bytes()
+    for at in range(0, len(content), 61):  # data, page headers and footer
+        part.write_bytes(flipped(content, at))
+        with pytest.warns(RuntimeWarning, match=f"Left out .*{part.name}: damaged"):
+            assert store.read(["p"]).equals(whole.slice(1)), at
+    part.write_bytes(content)
+    assert store.read(["p"]).equals(whole)
+
+
+def test_a_damaged_part_of_an_earlier_version_is_named_whatever_it_raises(tmp_path: Path) -> None:
+    store = RowStore(tmp_path)
+    store.append([row("a", score=0.5, prediction="left", references=["one"])], "p")
+    store.append([row("b", score=0.25)], "p")
+    part, other = part_files(tmp_path)
+    old = part.rename(part.with_name(f"{part.stem.rpartition('-')[0]}.parquet"))
+    assert store.read(["p"])["cell_id"].to_pylist() == ["a", "b"]
+    content = old.read_bytes()
+    for at in range(0, len(content), 61):
+        old.write_bytes(flipped(content, at))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert "b" in store.read(["p"])["cell_id"].to_pylist(), at
+            store.compact("p")
+            assert (old.exists(), other.exists()) in ((True, True), (False, False))
+        for path in part_files(tmp_path):
+            path.unlink()
+        store.append([row("b", score=0.25)], "p")
+        (other,) = part_files(tmp_path)
+
+
+def test_damaged_parts_are_moved_aside_and_their_rows_are_missing(tmp_path: Path) -> None:
+    store = RowStore(tmp_path)
+    store.append([row("a")], "p")
+    store.append([row("b")], "p")
+    store.append([retention("s/0", [0.0])], "p", "retention")
+    part, _ = sorted((tmp_path / "rows").rglob("*.parquet"))
+    (picture,) = (tmp_path / "retention").rglob("*.parquet")
+    for path in (part, picture):
+        path.write_bytes(flipped(path.read_bytes(), 100))
+    with pytest.warns(RuntimeWarning, match=f"Moved .*{part.name} to "):
+        moved = store.set_aside(["p"])
+    aside = [tmp_path / "damaged" / path.relative_to(tmp_path) for path in (part, picture)]
+    assert [Path(path) for path in moved] == aside
+    assert all(path.is_file() for path in aside) and not part.exists() and not picture.exists()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert store.done(["p"], ["a", "b"], ["s/0"]).tolist() == [[False], [True]]
+        assert store.set_aside(["p"]) == []
+        store.append([row("a")], "p")
+        assert store.done(["p"], ["a", "b"], ["s/0"]).all()
+
+
+def test_a_merged_part_equal_to_an_input_does_not_go_with_it(tmp_path: Path) -> None:
+    store = RowStore(tmp_path)
+    for _ in range(2):
+        store.append([row("a")], "p")
+    store.compact("p")
+    assert store.read(["p"])["cell_id"].to_pylist() == ["a"]
 
 
 def test_two_processes_append_at_once(tmp_path: Path) -> None:

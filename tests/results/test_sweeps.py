@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from indexmem.config.sweep import Objective
+from indexmem.errors import UserError
 from indexmem.results.sweeps import COMPLETE, FAILED, RUNNING, STOPPED, Sweep, SweepFolder, Trial, read_sweeps
 
 SCORE, BYTES = Objective(metric="score", mode="max"), Objective(metric="bytes", mode="min")
@@ -59,6 +60,27 @@ def test_a_write_that_was_cut_off_changes_nothing_and_newer_fields_are_no_obstac
     path = tmp_path / "trials" / "t00.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"later": 1}))
     assert folder.trials() == (trial(0, score=0.5),)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"id": "t00"', "\ufffd", "null"])
+def test_a_damaged_trial_is_named_and_missing(tmp_path, content):
+    folder = SweepFolder(tmp_path)
+    for number in range(2):
+        folder.write(trial(number, score=0.5))
+    (tmp_path / "trials" / "t00.json").write_text(content)
+    with pytest.warns(RuntimeWarning, match=r"Left out .*t00\.json: damaged"):
+        assert folder.trials() == (trial(1, score=0.5),)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"objectives": [{}]}'])
+def test_a_damaged_header_is_named_and_hides_no_other_sweep(tmp_path, content):
+    for name in ("good", "bad"):
+        SweepFolder(tmp_path / "sweeps" / name).write_header(sweep(name=name))
+    (tmp_path / "sweeps" / "bad" / "sweep.json").write_text(content)
+    with pytest.raises(UserError, match=r"(?s)bad/sweep\.json is damaged .*`indexmem sweep` of its spec writes"):
+        SweepFolder(tmp_path / "sweeps" / "bad").read()
+    with pytest.warns(RuntimeWarning, match=r"bad/sweep\.json is damaged"):
+        assert [found.name for found in read_sweeps(tmp_path)] == ["good"]
 
 
 def test_only_complete_trials_with_all_objectives_are_ranked():

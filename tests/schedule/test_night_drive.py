@@ -12,7 +12,7 @@ from night_rows import date, nightly_spec
 
 from indexmem.config.nightly import NightBudget, NightlySpec, SuiteConfig
 from indexmem.errors import UserError
-from indexmem.evaluate.lease import Leases
+from indexmem.lease import Leases
 from indexmem.schedule.drive import Drive, describe, to_do
 from indexmem.schedule.night import NightRecord, Nights, StepRecord
 from indexmem.schedule.process import SOME_FAILED, Limits, Verbs, last_lines

@@ -1,5 +1,6 @@
 """Which nights are kept, and which are compared with."""
 
+import pytest
 from night_rows import date, fill, judged, nightly_spec
 
 from indexmem.config.nightly import RetentionConfig
@@ -56,6 +57,18 @@ def test_the_record_survives(tmp_path):
     night.save(record)
     assert night.record() == record
     assert (record.seconds, record.gpu_seconds) == (2.0, 8.0)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"steps": 3}', "{"])
+def test_a_damaged_record_or_verdict_counts_as_missing(tmp_path, content):
+    night = Nights(tmp_path).night(date(0))
+    night.save(NightRecord().updated("a/eval", StepRecord()))
+    for path in (night.folder / "record.json", night.verdict_file):
+        path.write_text(content)
+    with pytest.warns(RuntimeWarning, match=r"record\.json is damaged .* and counts as missing"):
+        assert night.record() == NightRecord()
+    with pytest.warns(RuntimeWarning, match=r"verdict\.json is damaged"):
+        assert night.verdict() is None
 
 
 def test_the_table_lists_the_newest_first(tmp_path):

@@ -12,7 +12,7 @@ from night_rows import date, fill, nightly_spec, right
 
 from indexmem.cli import main
 from indexmem.errors import UserError
-from indexmem.evaluate.lease import Leases
+from indexmem.lease import Leases
 from indexmem.schedule.night import Nights
 from indexmem.tracking.mlflow_runs import connect
 from indexmem.workflows.nightly import BUSY, run

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,3 +98,17 @@ def test_more_trials_may_be_asked_for_later(tmp_path):
     ledger = book(tmp_path, planned=3)
     assert ledger.left == 1
     assert ledger.next().number == 2
+
+
+def test_a_trial_whose_file_is_damaged_is_tried_again_under_a_number_of_its_own(tmp_path):
+    ledger = book(tmp_path, planned=3)
+    for _ in range(3):
+        trial = ledger.next()
+        ledger.complete(trial.id, {"loss": 1.0})
+    first = ledger.sweep.trials[0].id
+    (tmp_path / "trials" / f"{first}.json").write_text("")
+    with pytest.warns(RuntimeWarning, match=f"{first}.json: damaged"):
+        again = book(tmp_path, planned=3)
+    assert again.left == 1
+    assert again.next().number == 3
+    assert again.next() is None

@@ -10,7 +10,7 @@ from tiny_tokenizers import TEXT
 from indexmem.cli import main
 from indexmem.config.load import load
 from indexmem.config.spec import flatten
-from indexmem.evaluate.lease import Leases
+from indexmem.lease import Leases
 from indexmem.results.sweeps import COMPLETE, Trial
 from indexmem.sweep.plan import plan_sweep
 
@@ -98,6 +98,23 @@ def test_sync_publishes_what_is_stored(spec_path, capsys):
     assert "trial 0: score 0.5 (indexer.dim=2, indexer.share_every=1)\n" in said
     assert "MLflow: " in said
     assert (spec_path.parent / "runs" / "mlflow.db").is_file()
+
+
+def test_a_sweep_that_mlflow_does_not_take_is_no_success(spec_path):
+    plan = plan_sweep(load(spec_path))
+    plan.folder.write_header(plan.sweep)
+    plan.folder.write(Trial("t0", 0, COMPLETE, {"indexer.dim": 2, "indexer.share_every": 1}, {"score": 0.5}))
+    (spec_path.parent / "runs" / "mlflow.db").write_text("this is no database")
+    with pytest.warns(RuntimeWarning, match="file is not a database"):
+        assert main(["sync", str(spec_path)]) == 1
+
+
+def test_a_damaged_header_is_a_message(spec_path, capsys):
+    plan = plan_sweep(load(spec_path))
+    plan.folder.write_header(plan.sweep)
+    (plan.folder.path / "sweep.json").write_text("")
+    assert main(["sync", str(spec_path)]) == 2
+    assert "sweep.json is damaged" in capsys.readouterr().err
 
 
 def test_trials_at_once_never_wait_for_each_other(spec_path):

@@ -9,8 +9,8 @@ from indexmem.config.load import load, with_settings
 from indexmem.distill.history import History
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
-from indexmem.evaluate.lease import Leases
 from indexmem.eviction.indexer import IndexerStack
+from indexmem.lease import Leases
 from indexmem.results.store import RowStore
 from indexmem.sweep.trial import InProcess, Outcome, evaluates, perform, trains
 

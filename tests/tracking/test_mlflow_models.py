@@ -55,6 +55,12 @@ def test_a_finished_training_has_its_checkpoint_as_a_model_once(
     assert (Path(folder) / "indexer.safetensors").read_bytes() == b"weights"
 
 
+def test_a_training_whose_name_has_a_dot_is_finished_too(root: Path, checkpoint: Checkpoint) -> None:
+    run = train(spec(root, name="lr0.01"), checkpoint)
+    (model,) = models(root)
+    assert (run.info.run_name, run.info.status, model.name) == ("lr0.01", "FINISHED", "lr0_01")
+
+
 @pytest.mark.parametrize("cut", ["create_logged_model", "log_model_artifacts", "finalize_logged_model", "log_outputs"])
 def test_a_publication_cut_off_anywhere_is_completed(
     root: Path, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, cut: str

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-from mlflow_reading import all_runs, rows, sink, spec
+from mlflow_reading import all_runs, new_root, rows, sink, spec
 
 from indexmem.errors import UserError
 from indexmem.tracking.mlflow_runs import ENVIRONMENT, Runs, connect
@@ -50,6 +50,17 @@ def test_where_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(UserError, match="database or a server"):
             MlflowSink.open(spec(tmp_path, tracking={"uri": folder}))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a%41b", "a?b", "a#b", "a b", "ä%20"])
+def test_a_root_of_any_name_has_its_database(tmp_path: Path, empty_database: Path, name: str) -> None:
+    root = new_root(tmp_path / name, empty_database)
+    opened = sink(spec(root))
+    run_id = opened.publish_distill(spec(root), "d1", [{"step": 0, "loss": 1.0}], finished=True)
+    assert run_id is not None
+    found = sqlite3.connect(root / "mlflow.db").execute("SELECT run_uuid FROM runs").fetchall()
+    assert found == [(run_id,)]
+    assert list(tmp_path.rglob("*.db")) == [root / "mlflow.db"]
 
 
 def create_one_run(root: Path) -> None:

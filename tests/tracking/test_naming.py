@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mlflow.utils.validation import _validate_metric_name
+from mlflow.utils.validation import _validate_logged_model_name, _validate_metric_name
 
 from indexmem.config.budget import Budget
-from indexmem.tracking.naming import MAX_LABEL, budget_label, clip, labels, metric_name, value_text
+from indexmem.tracking.naming import MAX_LABEL, budget_label, clip, labels, metric_name, model_name, value_text
 
 
 @given(st.sets(st.text(max_size=300), max_size=6))
@@ -52,6 +53,12 @@ def test_clipped_texts_fit_and_stay_different(one: str, other: str, limit: int) 
     assert len(clip(one, limit)) <= limit
     assert clip(one, limit) == one or len(one) > limit
     assert (clip(one, limit) == clip(other, limit)) == (one == other)
+
+
+@pytest.mark.parametrize(("name", "published"), [("lr0.01", "lr0_01"), ("a.b-c_d", "a_b-c_d"), ("plain", "plain")])
+def test_a_spec_of_any_name_has_a_name_for_its_model(name: str, published: str) -> None:
+    assert model_name(name) == published
+    _validate_logged_model_name(published)
 
 
 def test_values_read_like_overrides() -> None:

@@ -13,6 +13,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, fields
 from multiprocessing import get_context
 from pathlib import Path
@@ -59,12 +60,20 @@ class SampleCache:
 
 
 def _make(path: Path, benchmark: Benchmark, count: int, build: BuildContext) -> tuple[Sample, ...]:
-    """Make and store samples, unless another process stored them while this one waited for the right to."""
-    with exclusive(path):
+    """Make and store samples, unless another process stored them while this one waited for the right to.
+
+    Where they cannot be stored they are made all the same.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError):  # the folder cannot be written to: said below
+            stack.enter_context(exclusive(path))
         found = _read(path, count)
         if found is None:
             found = tuple(_with_progress(benchmark, count, build))
-            _write(path, found, count)
+            try:
+                _write(path, found, count)
+            except OSError as error:
+                say(f"the samples of {benchmark.name} are not kept for later runs: {error.strerror} ({path.parent})")
         return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from indexmem.benchmarks.rows import Row, check_kind, read_rows
 from indexmem.benchmarks.scorers import string_match_all, string_match_part
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
+from indexmem.files import expanded
 from indexmem.models.prompt import PromptFormat, encode
 
 FIELDS = {"context": str, "question": str, "answer_prefix": str, "answers": list, "metric": str}
@@ -66,7 +66,7 @@ class OwnRows:
     @cached_property
     def rows(self) -> list[Row]:
         """All rows in order. Raises UserError that names the file, the line and what was expected."""
-        file = Path(self.path).expanduser()
+        file = expanded(self.path)
         if not file.is_file():
             raise UserError(f"Benchmark 'jsonl': there is no file {file}. Give params: {{path: FILE.jsonl}}.")
         return read_rows(file, FIELDS, _check)

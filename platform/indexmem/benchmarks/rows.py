@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from indexmem.errors import UserError
+from indexmem.unicode import HALF_A_CHARACTER, well_formed
 
 Row = dict[str, Any]
 Kinds = Mapping[str, type | tuple[type, ...]]  # field -> what its value must be
@@ -37,7 +38,7 @@ def read_rows(path: Path, kinds: Kinds, check: Check = no_check) -> list[Row]:
     if path.suffix == ".parquet":
         try:
             numbered: Iterable[tuple[int, Any]] = enumerate(pq.read_table(path).to_pylist(), start=1)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path} cannot be read as parquet: {error}") from None
         return checked_rows(numbered, kinds, f"{path}, row", check)
     try:
@@ -50,6 +51,17 @@ def read_rows(path: Path, kinds: Kinds, check: Check = no_check) -> list[Row]:
 def parse_lines(text: str, kinds: Kinds, source: str, check: Check = no_check) -> list[Row]:
     """The rows of JSON lines; blank lines are skipped. Raises UserError as `read_rows` does."""
     return checked_rows(_parsed(text, source), kinds, f"{source}, line", check)
+
+
+def parse_json(text: str) -> Any:
+    """What a JSON text says. Raises ValueError for what is no JSON, NaN and infinities among it, and for text with half
+    a character (a lone surrogate), which no tokenizer reads and no answer can match.
+    """
+    value = json.loads(text, parse_constant=_no_constant)
+    said = json.dumps(value, ensure_ascii=False)
+    if well_formed(said) != said:
+        raise ValueError(HALF_A_CHARACTER)
+    return value
 
 
 def checked_rows(numbered: Iterable[tuple[int, Any]], kinds: Kinds, where: str, check: Check) -> list[Row]:
@@ -92,9 +104,14 @@ def _parsed(text: str, source: str) -> Iterator[tuple[int, Any]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
-                yield number, json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{source}, line {number}: not valid JSON ({error.msg}): {line:.80}") from None
+                yield number, parse_json(line)
+            except ValueError as error:
+                problem = error.msg if isinstance(error, json.JSONDecodeError) else error
+                raise UserError(f"{source}, line {number}: not valid JSON ({problem}): {line:.80}") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number in JSON")
 
 
 def _listed(kinds: Kinds) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,7 +20,8 @@ def add(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from indexmem.config.spec import home
+    from indexmem.files import expanded
     from indexmem.workflows.ui import ui
 
-    root = Path(arguments.root).expanduser().absolute() if arguments.root else home() / "runs"
+    root = expanded(arguments.root).absolute() if arguments.root else home() / "runs"
     return ui(root, arguments.port, arguments.mlflow_port)

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +34,9 @@ class Axis:
             return cls._range(setting)
         if not isinstance(setting, (list, tuple)) or not setting:
             raise ValueError(f"no axis; expected {EXAMPLES}")
+        odd = [value for value in setting if not _json_like(value)]
+        if odd:
+            raise ValueError(f"lists {odd[0]!r}; values are numbers, texts, true, false, null and lists of these")
         twice = [value for index, value in enumerate(setting) if value in setting[:index]]
         if twice:
             raise ValueError(f"lists {twice[0]!r} twice")
@@ -84,8 +89,19 @@ def by_dotted_name(axes: object) -> object:
     return flat
 
 
+def _json_like(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def _number(value: Any) -> float:
     """A number as it was written: whole ones stay whole. YAML reads 1e-4 as text."""
     if isinstance(value, bool):
         raise ValueError("not a number")
-    return value if isinstance(value, int) else float(value)
+    number = value if isinstance(value, int) else float(value)
+    if not math.isfinite(number):
+        raise ValueError("not a finite number")
+    return number

@@ -25,6 +25,7 @@ UNITS = MappingProxyType(
 )  # from the largest to the smallest
 _BY_LOWER_CASE = MappingProxyType({unit.lower(): size for unit, size in UNITS.items()})
 _TEXT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?\s*(%|[a-z]*)\s*", re.IGNORECASE)
+MOST = 10**15  # of tokens or bytes: petabytes
 EXAMPLES = "0.75 (evicted share), '512 tokens' or '8 MiB'"
 
 
@@ -43,7 +44,7 @@ class Budget:
         found = _TEXT.fullmatch(str(value))
         if found is None or isinstance(value, bool):
             raise ValueError(f"no budget; expected {EXAMPLES}")
-        number, unit = Decimal(found[1] + (found[2] or "")), found[3].lower()
+        number, unit = _decimal(found[1] + (found[2] or "")), found[3].lower()
         if unit == "%":
             return cls.of_ratio(float(number / 100))
         if not unit:
@@ -101,8 +102,17 @@ class Budget:
 NOTHING_EVICTED = Budget("ratio", 0.0)  # that of the full cache
 
 
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except ArithmeticError:  # an exponent of twenty digits
+        raise ValueError(f"no number that a budget can be; expected {EXAMPLES}") from None
+
+
 def _whole(number: Decimal, exact: bool) -> int:
     """Bytes are rounded down, so that '0.7 GiB' can be said; there are no parts of tokens."""
+    if number > MOST:
+        raise ValueError(f"more than any cache holds ({MOST:.0e} tokens or bytes); expected {EXAMPLES}")
     if exact and number != int(number):
         raise ValueError(f"a number of tokens is whole; use '{max(1, int(number))} tokens'")
     if number < 1:

@@ -7,16 +7,19 @@ half-apply. Every complaint names the file, the dotted key, and the nearest vali
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from indexmem.config.schema import Experiment
 from indexmem.config.text import BUILT_IN
+from indexmem.config.yaml_text import InvalidYaml, parse_yaml
 from indexmem.errors import UserError
+from indexmem.files import exists, expanded
+from indexmem.unicode import well_formed
 
 Spec = TypeVar("Spec", bound=BaseModel)
 SECRET_WORDS = ("password", "secret", "token_id", "api_key", "apikey", "access_key", "credential")
@@ -39,11 +42,15 @@ def validate(raw: Mapping[str, Any], source: str) -> Experiment:
 
 def validate_as(schema: type[Spec], raw: Mapping[str, Any], source: str) -> Spec:
     """The same for files of another schema. Raises UserError that names the source, the key and what is valid there."""
-    for key in _leaf_keys(raw):
+    for key, value in _settings(raw):
         if any(word in key.lower() for word in SECRET_WORDS):
             raise UserError(
                 f"{source}: '{key}' looks like a secret. Specs are published to MLflow; use the environment."
             )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{source}: '{key}' is {value}; expected a finite number.")
+        if isinstance(value, str) and ("\0" in value or well_formed(value) != value):
+            raise UserError(f"{source}: '{key}' is {value!a}, which is no text that a file can hold.")
     try:
         return schema.model_validate(raw)
     except ValidationError as error:
@@ -67,17 +74,25 @@ def with_settings(experiment: Experiment, settings: Mapping[str, Any], source: s
 
 
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    path = path.resolve()
+    try:
+        path = path.resolve()
+        found = path.is_file()
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
+        raise UserError(f"'{path!s:.200}' cannot be the name of a spec file: {error}.") from None
     if path in seen:
         raise UserError(f"'extends' goes in a circle: {' -> '.join(p.name for p in (*seen, path))}")
-    if not path.is_file():
+    if not found:
         siblings = [p.name for p in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, siblings, n=1)
         hint = f" Did you mean {path.parent / near[0]}?" if near else ""
         raise UserError(f"No spec file at {path}.{hint}")
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
+        raw = parse_yaml(path.read_text(encoding="utf-8")) or {}
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8: {error.reason} at byte {error.start}. Save it as UTF-8.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except InvalidYaml as error:
         raise UserError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{path} must hold a mapping such as 'model: {{id: ...}}', got {type(raw).__name__}.")
@@ -92,10 +107,10 @@ def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         if not separator or not all(key.split(".")):
             raise UserError(f"Override '{text}' is not of the form a.b=value. Example: grid.samples=10")
         try:
-            nested: Any = yaml.safe_load(value)
-        except yaml.YAMLError:
+            nested: Any = parse_yaml(value)
+        except InvalidYaml as error:
             raise UserError(
-                f"Override '{text}': the value is not valid YAML. Example: grid.ratios='[0.5, 0.9]'"
+                f"Override '{text:.200}': the value is not valid YAML. Example: grid.ratios='[0.5, 0.9]'\n{error}"
             ) from None
         for part in reversed(key.split(".")):
             nested = {part: nested}
@@ -133,8 +148,8 @@ def _with_absolute_paths(raw: Mapping[str, Any]) -> dict[str, Any]:
             return [absolute(item, names) for item in value]
         if isinstance(value, Mapping):
             return {name: absolute(item, names) if name == "name" else item for name, item in value.items()}
-        exists = isinstance(value, str) and value and value not in names and Path(value).expanduser().exists()
-        return str(Path(value).expanduser().absolute()) if exists else value
+        is_path = isinstance(value, str) and value and value not in names and exists(expanded(value))
+        return str(expanded(value).absolute()) if is_path else value
 
     merged = dict(raw)
     for section, key in PATHS:
@@ -144,11 +159,12 @@ def _with_absolute_paths(raw: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _leaf_keys(raw: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in raw.items():
-        yield f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from _leaf_keys(value, f"{prefix}{key}.")
+def _settings(raw: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Everything in a mapping or list, with its dotted name."""
+    pairs = raw.items() if isinstance(raw, Mapping) else enumerate(raw) if isinstance(raw, (list, tuple)) else ()
+    for key, value in pairs:
+        yield f"{name}{key}", value
+        yield from _settings(value, f"{name}{key}.")
 
 
 def _explain(item: Any, schema: type[BaseModel]) -> str:

@@ -16,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from indexmem.config.load import raw_spec, validate_as
 from indexmem.config.schema import Experiment, RunConfig, TrackingConfig
 from indexmem.config.section import Section
+from indexmem.files import expanded
 
 Verb = Literal["distill", "sweep", "eval"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -117,6 +118,6 @@ class NightlySpec(Section):
 def load_nightly(path: str | Path, overrides: Sequence[str] = ()) -> NightlySpec:
     """Read a nightly spec; its suites' paths become absolute. Raises UserError like `config.load.load`."""
     spec = validate_as(NightlySpec, raw_spec(path, overrides), str(path))
-    folder = Path(path).expanduser().absolute().parent
+    folder = expanded(path).absolute().parent
     suites = tuple(suite.model_copy(update={"spec": str(folder / suite.spec)}) for suite in spec.suites)
     return spec.model_copy(update={"suites": suites})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_validator
 
 from indexmem.config.budget import Budget
 from indexmem.config.decoding import DecodingConfig
@@ -122,7 +122,7 @@ class Named(Section):
     """A registered name and, optionally, parameters of what has that name."""
 
     name: str
-    params: dict[str, Any] = Field(default_factory=dict)
+    params: dict[str, JsonValue] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod

@@ -13,28 +13,30 @@ from pydantic import BaseModel
 
 from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
+from indexmem.files import expanded, folder_at
 
 
 def home() -> Path:
     """Folder for assets and results, outside any repository: $INDEXMEM_HOME, else ~/.indexmem."""
-    return Path(os.environ.get("INDEXMEM_HOME") or Path.home() / ".indexmem").expanduser().absolute()
+    return folder_at(expanded(os.environ.get("INDEXMEM_HOME") or "~/.indexmem").absolute())
 
 
 def cache_folder() -> Path:
     """Folder for what can be made again, shared by all run roots: $INDEXMEM_CACHE, else <home>/cache."""
-    return Path(os.environ.get("INDEXMEM_CACHE") or home() / "cache").expanduser().absolute()
+    return folder_at(expanded(os.environ.get("INDEXMEM_CACHE") or home() / "cache").absolute())
 
 
 def run_root(experiment: Experiment) -> Path:
     """Where this spec's results live (absolute, since workers run elsewhere).
 
-    Raises UserError for a URI: checkpoints and MLflow's database need a file system that all nodes share.
+    Raises UserError for a file, and for a URI: checkpoints and MLflow's database need a file system that all nodes
+    share.
     """
     if experiment.run.root and "://" in experiment.run.root:
         raise UserError(
             f"run.root={experiment.run.root} is not a folder. Use a path that all nodes share, such as NFS."
         )
-    return Path(experiment.run.root).expanduser().absolute() if experiment.run.root else home() / "runs"
+    return folder_at(expanded(experiment.run.root).absolute() if experiment.run.root else home() / "runs")
 
 
 def flatten(value: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -26,7 +26,6 @@ class TextConfig(Section):
     weight: float | None = Field(
         None,
         gt=0,
-        allow_inf_nan=False,
         description="share of the training tokens, relative to the other texts' weights",
     )
 

@@ -12,11 +12,11 @@ from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.evaluate.dispatch import Dispatch, OnProgress
 from indexmem.evaluate.grid import GridPlan
-from indexmem.evaluate.lease import Lease, Leases
 from indexmem.evaluate.progress import Progress
 from indexmem.evaluate.scores import PartialScores
 from indexmem.evaluate.units import Mask
 from indexmem.evaluate.worker import Assignment, Load, load_evaluator, packed_samples
+from indexmem.lease import Lease, Leases
 from indexmem.signals import StopSignals
 
 WAIT_SECONDS = 3.0  # between looks at another driver's leases
@@ -33,11 +33,13 @@ def run_grid(
     """Evaluate what the store lacks; needs a connection to Ray.
 
     Returns when every cell has a row for every sample, failed rows included, or once a signal has stopped it
-    (`Progress.stopped_by`). Cells that another driver works on are waited for. `on_progress` is called about twice a
+    (`Progress.stopped_by`). Cells that another driver works on are waited for. Damaged files of the store are moved
+    aside, and what they held is computed again. `on_progress` is called about twice a
     second. Raises UserError when no actor fits or can load, or when another driver takes over.
     """
     progress = Progress(plan.row_count)
     open_cells = set(plan.cell_ids)  # neither tried here nor finished elsewhere
+    plan.store.set_aside(plan.partitions)
     with StopSignals() as stop, Leases(run_root(experiment) / "leases") as leases:
         while open_cells and stop.received is None:
             open_cells = _lacking(plan, _look(plan, open_cells, progress))

@@ -12,6 +12,7 @@ from indexmem.benchmarks.base import Benchmark, Sample
 from indexmem.config.schema import Experiment
 from indexmem.evaluate.cells import Cell
 from indexmem.results.schema import FAILED, SCHEMA_VERSION
+from indexmem.unicode import well_formed
 
 Row = dict[str, Any]
 
@@ -28,7 +29,7 @@ def failed_row(
     return base_row(experiment, sample, cell, model_fingerprint, provenance) | {
         "status": FAILED,
         "error_class": type(error).__name__,
-        "error_message": str(error)[:2000],
+        "error_message": well_formed(str(error))[:2000],
     }
 
 
@@ -69,7 +70,7 @@ def base_row(
         "group": sample.own_group,
         "labels": json.dumps(sample.labels, sort_keys=True),
         "length": experiment.grid.length,
-        "references": list(sample.references),
+        "references": list(map(well_formed, sample.references)),
         "git_commit": provenance["git_commit"],
         "versions": json.dumps(provenance["versions"], sort_keys=True),
         "host": provenance["host"],

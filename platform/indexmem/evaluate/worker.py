@@ -20,7 +20,7 @@ from indexmem.evaluate.digest import Digest
 from indexmem.evaluate.rows import Row, failed_row
 from indexmem.evaluate.units import Unit
 from indexmem.results.schema import RETENTION_SCHEMA, ROW_SCHEMA
-from indexmem.results.table import encoded
+from indexmem.results.table import encoded, validated
 
 
 class Evaluates(Protocol):
@@ -145,7 +145,10 @@ class Worker:
 
     def _try(self, piece: Sequence[Task]) -> tuple[list[Row], list[Row]] | Exception:
         try:
-            return self.evaluator.evaluate(piece)
+            rows, retention = self.evaluator.evaluate(piece)
+            for found, schema in ((rows, ROW_SCHEMA), (retention, RETENTION_SCHEMA)):
+                validated(found, schema)  # raises: what cannot be stored is a failure, too
+            return rows, retention
         except Exception as error:
             if _device_lost(error):
                 raise

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from indexmem.config.modules import FLOOR, Across
 from indexmem.errors import UserError
-from indexmem.eviction.checkpoint import read_config, save_modules
+from indexmem.eviction.checkpoint import SIZES, read_config, save_modules
 from indexmem.eviction.indexer import NAME, IndexerStack
 from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.kvpress_scores import window_by_age
@@ -30,6 +30,7 @@ from indexmem.eviction.policy import comparable, keep, kept_count, rank
 from indexmem.eviction.press_memory import AttachedMemories
 from indexmem.eviction.press_sharing import SharedBudget, check_maskable, mask
 from indexmem.eviction.sharing import EVEN, Sharing
+from indexmem.files import expanded
 from indexmem.models.attention import layer_number
 from indexmem.models.geometry import Geometry
 
@@ -241,7 +242,7 @@ def check_fits(trained: Geometry, model: PreTrainedModel) -> None:
     found = Geometry.of(model.config)
     differences = [
         f"{name}: trained for {getattr(trained, name)}, model has {getattr(found, name)}"
-        for name in ("layers", "hidden_size", "heads", "kv_heads", "head_dim")
+        for name in SIZES
         if getattr(trained, name) != getattr(found, name)
     ]
     if differences:
@@ -253,10 +254,10 @@ def check_fits(trained: Geometry, model: PreTrainedModel) -> None:
 
 def checkpoint_folder(source: str | Path) -> Path:
     """`source` if it is a folder, else the downloaded snapshot of that Hub id. Raises UserError if there is none."""
-    if Path(source).expanduser().is_dir():
-        return Path(source).expanduser()
+    if expanded(source).is_dir():
+        return expanded(source)
     try:
         return Path(snapshot_download(str(source)))
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"'{source}' is neither a checkpoint folder nor a Hub id that can be read: {reason}") from None

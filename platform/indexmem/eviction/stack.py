@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from torch import nn
 
-from indexmem.eviction.checkpoint import load_module
+from indexmem.errors import UserError
+from indexmem.eviction.checkpoint import CONFIG, MEND, load_module, load_weights, weights_path
 from indexmem.models.geometry import Geometry
 
 
@@ -34,10 +35,18 @@ class LayerStack(nn.ModuleList, Generic[ShapeT]):
 
     @classmethod
     def restore(cls, folder: str | Path, name: str) -> Self:
-        """The stack stored as `name` in a checkpoint folder (fp32, on CPU). Raises UserError when there is none."""
-        shape, geometry, state = load_module(folder, name)
-        stack = cls(cls.SHAPE(**shape), geometry)  # type: ignore[call-arg]
-        stack.load_state_dict(state)
+        """The stack stored as `name` in a checkpoint folder (fp32, on CPU).
+
+        Raises UserError when there is none, or it is not what was written.
+        """
+        shape, geometry, weights = load_module(folder, name)
+        try:
+            stack = cls(cls.SHAPE(**shape), geometry)  # type: ignore[call-arg]
+        except (TypeError, ValueError, KeyError, RuntimeError) as error:
+            raise UserError(
+                f"{Path(folder) / CONFIG}: no '{name}' can be built of shape {shape} ({error}). {MEND}"
+            ) from None
+        load_weights(stack, weights, weights_path(folder, name))
         return stack
 
     @property

@@ -20,6 +20,7 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from indexmem.config.schema import ModelConfig
 from indexmem.errors import UserError
+from indexmem.files import expanded
 from indexmem.models import assets
 from indexmem.models.attention import ATTENTION_NAME, register_attention
 from indexmem.models.folder_hash import folder_hash
@@ -55,7 +56,7 @@ def resolve(config: ModelConfig) -> str:
     """
     if assets.is_builtin(config.id):
         return str(assets.ensure_model(config.id))
-    path = Path(config.id).expanduser()
+    path = expanded(config.id)
     looks_like_path = config.id.startswith((".", "/", "~")) or config.id.count("/") > 1
     if path.is_dir():
         if not (path / "config.json").is_file():

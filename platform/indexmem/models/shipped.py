@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from indexmem.errors import UserError
+from indexmem.files import expanded
 
 FOLDER = Path(__file__).parents[1] / "assets"
 WEIGHTS = "model.safetensors"
@@ -31,7 +32,7 @@ def shipped_modules() -> Mapping[str, Path]:
 
 def checkpoint_folder(name: str) -> Path:
     """Folder of trained modules: those that this package carries by their name, all others by their path."""
-    return shipped_modules().get(name) or Path(name).expanduser().absolute()
+    return shipped_modules().get(name) or expanded(name).absolute()
 
 
 def check_shipped(name: str) -> None:

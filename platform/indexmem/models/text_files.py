@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from indexmem.errors import UserError
+from indexmem.files import expanded
+from indexmem.unicode import HALF_A_CHARACTER, well_formed
 
 FIELDS = ("text", "context")  # where a row's text is, the first that it has
 COMPRESSED = (".gz", ".zst")
@@ -30,7 +32,7 @@ def list_files(name: str) -> list[Path]:
     """The file `name`, or all files of the folder `name`. Raises UserError when there is none, or one of a kind that
     is not read.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_file():
         files = [path]
     else:
@@ -92,6 +94,8 @@ def _json_text(line: str, fields: Sequence[str], where: str) -> str:
     if not isinstance(text, str):
         wanted = " or ".join(f'{{"{name}": "..."}}' for name in fields)
         raise UserError(f"{where} has no text. Expected {wanted}, got {line[:80]!r}. Another field: {EXAMPLE}.")
+    if well_formed(text) != text:
+        raise UserError(f"{where} has {HALF_A_CHARACTER}.")
     return text
 
 

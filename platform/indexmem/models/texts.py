@@ -17,6 +17,7 @@ from typing import Any
 
 from indexmem.config.text import TextConfig
 from indexmem.errors import UserError
+from indexmem.files import exists, expanded
 from indexmem.models.assets import ESSAYS, KING_JAMES, NETWORKX, read_members
 from indexmem.models.generated.facts import facts
 from indexmem.models.generated.records import records
@@ -145,7 +146,7 @@ def _open(text: TextConfig) -> Iterable[str]:
 
 
 def _files(name: str) -> list[Path]:
-    if not Path(name).expanduser().exists():
+    if not exists(expanded(name)):
         raise UserError(
             f"No text '{name}'. Expected a built-in text ({', '.join(BUILTIN_TEXTS)}), {EXPECTED}, "
             "or a folder of such files."

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
 from indexmem.errors import UserError
+from indexmem.files import expanded
 from indexmem.models.assets import sha256_of
 from indexmem.models.shipped import WEIGHTS, shipped_models
 from indexmem.pretrain.model import TRAINED
@@ -21,7 +22,7 @@ SAME = (
 
 def start_folder(name: str) -> Path:
     """Folder of a model that this package carries, or that a pre-training wrote. Raises UserError if there is none."""
-    folder = shipped_models().get(name, Path(name).expanduser())
+    folder = shipped_models().get(name, expanded(name))
     for needed in (WEIGHTS, TRAINED):
         if not (folder / needed).is_file():
             raise UserError(

@@ -1,8 +1,9 @@
 """Append-only rows on disk: many small parquet parts in a folder, written whole or not at all.
 
-Layout: <root>/<table>/<partition>/part-<nanoseconds>-<random>.parquet. A part is never changed once written, so any
-number of writers and readers share a folder without locks. The same sample may be written twice (a retry, a resumed
-run, an interrupted compaction); reading keeps one row per key.
+Layout: <root>/<table>/<partition>/part-<nanoseconds>-<random>-<digest>.parquet. A part is never changed once written,
+so any number of writers and readers share a folder without locks. The same sample may be written twice (a retry, a
+resumed run, an interrupted compaction); reading keeps one row per key. A damaged part is left out, with a warning, and
+moved to <root>/damaged/ by `set_aside`; nothing is deleted.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-import uuid
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,29 +25,20 @@ from numpy.typing import NDArray
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 
 from indexmem.errors import UserError
-from indexmem.files import TEMPORARY, write_whole
+from indexmem.files import TEMPORARY, expanded, write_whole
+from indexmem.results.parts import Part, TableName, basename, is_part, part_name, read_part, stamp_of
 from indexmem.results.schema import DERIVED, KEY, OK, RETENTION_SCHEMA, ROW_SCHEMA
-from indexmem.results.table import RANKING, conform, deduplicate, to_parquet, validated
+from indexmem.results.table import RANKING, deduplicate, to_parquet, validated
 
-TableName = Literal["rows", "retention"]
-SCHEMAS: Mapping[str, pa.Schema] = {"rows": ROW_SCHEMA, "retention": RETENTION_SCHEMA}
+SCHEMAS: Mapping[TableName, pa.Schema] = {"rows": ROW_SCHEMA, "retention": RETENTION_SCHEMA}
 
 STALE_SECONDS = 3600.0  # writing a part takes milliseconds; an older temporary file belongs to a killed writer
 READERS = 8  # parts fetched at once: on an object store latency dominates
 RELISTS = 5  # tries when parts vanish between listing and reading, because another process compacts
+AGAIN = " Its rows count as missing: `indexmem eval` of their specs moves the file aside and computes them again."
 MERGED_ROWS = 200_000  # a merge of small parts holds no more in memory at a time
 
 _PARTITION = re.compile(r"[A-Za-z0-9][\w.=-]*(/[A-Za-z0-9][\w.=-]*)*", re.ASCII)
-_PART_NAME = re.compile(r"part-(\d{20})-[0-9a-f]+\.parquet")
-
-
-class _Part(NamedTuple):
-    """One parsed file: its rows, or what is wrong with it."""
-
-    path: str
-    rows: pa.Table | None = None
-    complaint: str = ""
-    newer: bool = False  # has columns that this version does not know
 
 
 class RowStore:
@@ -61,7 +52,7 @@ class RowStore:
             located = FileSystem.from_uri(str(root)) if "://" in str(root) else None
         except (pa.ArrowException, ValueError) as error:
             raise UserError(f"Cannot store results at '{root}': {error}. Example: s3://bucket/folder") from None
-        self._filesystem, base = located or (LocalFileSystem(), str(Path(root).expanduser().absolute()))
+        self._filesystem, base = located or (LocalFileSystem(), str(expanded(root).absolute()))
         self._root = base.rstrip("/")
 
     def append(self, rows: Sequence[Mapping[str, Any]], partition: str, table: TableName = "rows") -> str | None:
@@ -87,7 +78,7 @@ class RowStore:
         """One row per (cell_id, sample_id, repeat), sorted by that key.
 
         Among rows of one key an OK row beats a failed one, then the newest created_at wins, then the newest part.
-        Unreadable or foreign files are named in a warning and left alone; columns that a part lacks are
+        Damaged or foreign files are named in a warning and left alone; columns that a part lacks are
         derived from others where possible, else null.
         """
         schema = SCHEMAS[table]
@@ -127,7 +118,7 @@ class RowStore:
         repeats = np.broadcast_to(np.asarray(repeat, np.int32), len(sample_ids))
         samples = _with_repeat(pa.array(sample_ids, pa.string()), pa.array(repeats))
 
-        def mark(part: _Part) -> _Part:
+        def mark(part: Part) -> Part:
             if part.rows is not None:
                 rows = part.rows.filter(pc.field("status") == OK)
                 at_C = pc.fill_null(pc.index_in(rows["cell_id"], cells), -1).to_numpy()
@@ -147,12 +138,26 @@ class RowStore:
         The merged part is complete before the old ones go, so a crash leaves duplicates at worst. Files that this
         version cannot rewrite without loss (foreign, corrupt, or of a newer schema) stay as they are.
         """
-        paths = [path for path in self._list(partition, table) if _PART_NAME.fullmatch(_basename(path))]
-        paths.sort(key=_basename)
+        paths = sorted(filter(is_part, self._list(partition, table)), key=basename)
         with contextlib.suppress(FileNotFoundError):  # another process compacts the same partition
             for run in [paths] if below is None else self._small_runs(paths, below):
                 if len(run) >= parts:
                     self._merge(run, partition, table)
+
+    def set_aside(self, partitions: Sequence[str]) -> list[str]:
+        """Move damaged parts to <root>/damaged/, where nobody reads them; says so, and returns their new paths."""
+        moved = []
+        for table, schema in SCHEMAS.items():
+            for part in self._read_parts(partitions, table, schema, lambda part: part._replace(rows=None)):
+                if not part.damaged:
+                    continue
+                target = f"{self._root}/damaged/{part.path.removeprefix(f'{self._root}/')}"
+                self._filesystem.create_dir(target.rpartition("/")[0])
+                with contextlib.suppress(FileNotFoundError):  # another process was faster
+                    self._filesystem.move(part.path, target)
+                    moved.append(target)
+                    warnings.warn(f"Moved {part.path} to {target}.", RuntimeWarning, stacklevel=2)
+        return moved
 
     def _small_runs(self, paths: Sequence[str], below: int) -> list[list[str]]:
         """Neighbours with fewer than `below` rows. A large part ends a run: merging past it would change the order."""
@@ -170,30 +175,32 @@ class RowStore:
 
     def _row_count(self, path: str) -> int | None:
         """Rows of a part, from its footer; None when unreadable."""
-        try:
-            with self._filesystem.open_input_file(path) as stream:
+        with self._filesystem.open_input_file(path) as stream:
+            try:
                 return int(pq.ParquetFile(stream).metadata.num_rows)
-        except pa.ArrowException:
-            return None
+            except (pa.ArrowException, OSError):
+                return None
 
     def _merge(self, paths: Sequence[str], partition: str, table: TableName) -> None:
-        parts = [part for part in self._parse(paths, table, SCHEMAS[table]) if part.rows is not None and not part.newer]
+        known = set(SCHEMAS[table].names)
+        found = self._parse(paths, table, SCHEMAS[table])
+        parts = [part for part in found if part.rows is not None and part.columns <= known]
         if len(parts) < 2:
             return
         merged = deduplicate(pa.concat_tables([part.rows for part in parts]))
         # Dated like its newest input: a part written meanwhile must still count as newer.
-        newest = max(int(_basename(part.path).split("-")[1]) for part in parts)
+        newest = max(stamp_of(part.path) for part in parts)
         self._write(to_parquet(merged), self._folder(partition, table), newest)
         for part in parts:
             with contextlib.suppress(FileNotFoundError):
                 self._filesystem.delete_file(part.path)
 
-    def _folder(self, partition: str, table: str) -> str:
+    def _folder(self, partition: str, table: TableName) -> str:
         assert _PARTITION.fullmatch(partition), f"not a partition name: {partition!r}"
         return f"{self._root}/{table}/{partition}"
 
     def _write(self, content: pa.Buffer, folder: str, stamp: int) -> str:
-        path = f"{folder}/part-{stamp:020d}-{uuid.uuid4().hex}.parquet"
+        path = f"{folder}/{part_name(content, stamp)}"
         if isinstance(self._filesystem, LocalFileSystem):
             write_whole(Path(path), content, durable=True)
         else:
@@ -202,7 +209,7 @@ class RowStore:
         return path
 
     def _load(
-        self, partitions: Sequence[str], table: str, fields: pa.Schema, cell_ids: Collection[str] | None
+        self, partitions: Sequence[str], table: TableName, fields: pa.Schema, cell_ids: Collection[str] | None
     ) -> pa.Table:
         parts = self._read_parts(partitions, table, fields)
         rows = pa.concat_tables([fields.empty_table(), *(part.rows for part in parts if part.rows is not None)])
@@ -213,14 +220,14 @@ class RowStore:
     def _read_parts(
         self,
         partitions: Sequence[str],
-        table: str,
+        table: TableName,
         fields: pa.Schema,
-        use: Callable[[_Part], _Part] = lambda part: part,
-    ) -> list[_Part]:
+        use: Callable[[Part], Part] = lambda part: part,
+    ) -> list[Part]:
         """All parts, oldest first. `use` sees each as it arrives, perhaps twice, and may drop its rows."""
         for remaining in reversed(range(RELISTS)):
             paths = [path for partition in dict.fromkeys(partitions) for path in self._list(partition, table)]
-            paths.sort(key=_basename)
+            paths.sort(key=basename)
             try:
                 return self._parse(paths, table, fields, use)
             except FileNotFoundError:
@@ -229,16 +236,17 @@ class RowStore:
         raise AssertionError("the last round returns or raises")
 
     def _parse(
-        self, paths: Sequence[str], table: str, fields: pa.Schema, use: Callable[[_Part], _Part] = lambda part: part
-    ) -> list[_Part]:
+        self, paths: Sequence[str], table: TableName, fields: pa.Schema, use: Callable[[Part], Part] = lambda part: part
+    ) -> list[Part]:
         with ThreadPoolExecutor(READERS) as pool:
-            parts = list(pool.map(lambda path: use(self._read_part(path, table, fields)), paths))
+            parts = list(pool.map(lambda path: use(read_part(path, self._content(path), table, fields)), paths))
         for part in parts:
             if part.complaint:
-                warnings.warn(f"Left out {part.path}: {part.complaint}", RuntimeWarning, stacklevel=5)
+                told = f"Left out {part.path}: {part.complaint}.{AGAIN * part.damaged}"
+                warnings.warn(told, RuntimeWarning, stacklevel=5)
         return parts
 
-    def _list(self, partition: str, table: str) -> list[str]:
+    def _list(self, partition: str, table: TableName) -> list[str]:
         infos = self._filesystem.get_file_info(FileSelector(self._folder(partition, table), allow_not_found=True))
         files = [info for info in infos if info.type == FileType.File]
         for info in files:
@@ -247,22 +255,10 @@ class RowStore:
                     self._filesystem.delete_file(info.path)
         return [info.path for info in files if not info.base_name.startswith(".")]
 
-    def _read_part(self, path: str, table: str, fields: pa.Schema) -> _Part:
-        """Parse one file. I/O errors (no permission, no network) propagate: such a file is not corrupt."""
-        if not path.endswith(".parquet"):
-            return _Part(path, complaint="not a parquet file, so not written by this store")
+    def _content(self, path: str) -> pa.Buffer:
+        """I/O errors (no permission, no network) propagate: such a file is not damaged."""
         with self._filesystem.open_input_file(path) as stream:
-            content = stream.read_buffer()
-        try:
-            file = pq.ParquetFile(pa.BufferReader(content))
-            present = set(file.schema_arrow.names)
-            required = [*KEY, "status"] if table == "rows" else [*KEY]
-            if missing := [name for name in required if name not in present]:
-                return _Part(path, complaint=f"it has no column {', '.join(missing)}")
-            found = file.read(columns=[name for name in fields.names if name in present], use_threads=False)
-            return _Part(path, conform(found, fields), newer=not present <= set(SCHEMAS[table].names))
-        except (pa.ArrowException, OSError) as error:
-            return _Part(path, complaint=f"unreadable or damaged ({error})")
+            return stream.read_buffer()
 
 
 def _with_repeat(sample_ids: pa.Array, repeats: pa.Array) -> pa.Array:
@@ -272,7 +268,3 @@ def _with_repeat(sample_ids: pa.Array, repeats: pa.Array) -> pa.Array:
 
 def _age_seconds(info: FileInfo) -> float:
     return time.time() - info.mtime_ns / 1e9 if info.mtime_ns is not None else 0.0
-
-
-def _basename(path: str) -> str:
-    return PurePosixPath(path).name

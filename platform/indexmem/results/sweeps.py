@@ -12,6 +12,7 @@ folder under <run root>/distill, `Trial.cell_ids` the rows.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -20,10 +21,12 @@ from typing import Any
 import pyarrow as pa
 
 from indexmem.config.sweep import Objective
+from indexmem.errors import UserError
 from indexmem.files import write_whole
 from indexmem.results.pareto import pareto_front
 
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
+MISSHAPEN = (ValueError, TypeError, KeyError, AttributeError)  # what a file that is not what was written raises
 ENDED = (COMPLETE, STOPPED)  # never tried again; a failed one is, by the next run of the same command
 COLUMNS = ("id", "number", "status", "step", "seconds", "distill_id", "error")  # of a table, before axes and metrics
 
@@ -137,31 +140,53 @@ class SweepFolder:
         _write(self.path / "trials" / f"{trial.id}.json", asdict(trial))
 
     def trials(self) -> tuple[Trial, ...]:
-        """All trials by number."""
-        trials = [_trial(path.read_text(encoding="utf-8")) for path in (self.path / "trials").glob("*.json")]
+        """All trials by number, but for those whose file cannot be read: they are named in a warning."""
+        trials = filter(None, map(_read_trial, (self.path / "trials").glob("*.json")))
         return tuple(sorted(trials, key=lambda trial: trial.number))
 
     def read(self) -> Sweep:
-        """The sweep as it is now. Raises FileNotFoundError where there is none."""
-        content = json.loads((self.path / "sweep.json").read_text(encoding="utf-8"))
-        objectives = tuple(Objective(**objective) for objective in content.pop("objectives"))
-        repeated = tuple(content.pop("repeated", ()))
-        return Sweep(**content, objectives=objectives, repeated=repeated, trials=self.trials())
+        """The sweep as it is now. Raises FileNotFoundError where there is none, UserError for a damaged header."""
+        path = self.path / "sweep.json"
+        text = path.read_bytes()
+        try:
+            content = json.loads(text)
+            objectives = tuple(Objective(**objective) for objective in content.pop("objectives"))
+            repeated = tuple(content.pop("repeated", ()))
+            return Sweep(**content, objectives=objectives, repeated=repeated, trials=self.trials())
+        except MISSHAPEN as error:
+            raise UserError(
+                f"{path} is damaged ({error}). `indexmem sweep` of its spec writes it anew; its trials are files of "
+                "their own."
+            ) from None
 
 
 def read_sweeps(root: Path, name: str | None = None) -> list[Sweep]:
-    """The sweeps under a run root, those of a spec's `name` alone if given; the one begun last comes first."""
+    """The sweeps under a run root, those of a spec's `name` alone if given; the one begun last comes first.
+
+    A damaged one is named in a warning and left out: it is no reason to say nothing of the others.
+    """
     headers = sorted((root / "sweeps").glob("*/sweep.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    sweeps = [SweepFolder(path.parent).read() for path in headers]
+    sweeps = []
+    for header in headers:
+        try:
+            sweeps.append(SweepFolder(header.parent).read())
+        except UserError as error:
+            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
     return [sweep for sweep in sweeps if name is None or sweep.name == name]
 
 
-def _trial(text: str) -> Trial:
-    """What was written of a trial, without what a later version may have added."""
+def _read_trial(path: Path) -> Trial | None:
+    """What was written of a trial, without what a later version may have added; None where that cannot be read."""
     known = {item.name for item in fields(Trial)}
-    content = {name: value for name, value in json.loads(text).items() if name in known}
-    sequences = {name: tuple(content.get(name, ())) for name in ("curve", "cell_ids")}
-    return Trial(**content | sequences)
+    text = path.read_bytes()
+    try:
+        content = {name: value for name, value in json.loads(text).items() if name in known}
+        sequences = {name: tuple(content.get(name, ())) for name in ("curve", "cell_ids")}
+        return Trial(**content | sequences)
+    except MISSHAPEN as error:
+        told = f"Left out {path}: damaged ({error}). The next `indexmem sweep` of its spec tries another in its place."
+        warnings.warn(told, RuntimeWarning, stacklevel=2)
+        return None
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import shutil
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from pydantic import Field
+from pydantic import BaseModel, Field, ValidationError
 
 from indexmem.config.nightly import MODULES, CompareConfig, NightlySpec, RetentionConfig
 from indexmem.config.section import Section
@@ -22,6 +23,7 @@ from indexmem.config.spec import run_root
 from indexmem.files import write_whole
 from indexmem.schedule.verdict import Verdict
 
+Kept = TypeVar("Kept", bound=BaseModel)
 StepStatus = Literal["done", "failed", "unfinished"]
 
 
@@ -91,15 +93,14 @@ class Night:
         return folder
 
     def record(self) -> NightRecord:
-        path = self.folder / "record.json"
-        return NightRecord.model_validate_json(path.read_text()) if path.is_file() else NightRecord()
+        return _read(NightRecord, self.folder / "record.json") or NightRecord()
 
     def save(self, record: NightRecord) -> None:
         write_whole(self.folder / "record.json", record.model_dump_json(indent=1))
 
     def verdict(self) -> Verdict | None:
         """None until the night is judged."""
-        return Verdict.model_validate_json(self.verdict_file.read_text()) if self.verdict_file.is_file() else None
+        return _read(Verdict, self.verdict_file)
 
     def forget_modules(self) -> None:
         shutil.rmtree(self.folder / MODULES, ignore_errors=True)
@@ -108,6 +109,18 @@ class Night:
         """Only the small files stay: record, verdict and pages."""
         for folder in filter(Path.is_dir, self.folder.iterdir()):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read(kind: type[Kept], path: Path) -> Kept | None:
+    """None where there is no such file, or one that does not hold what was written: what it told of is done again."""
+    if not path.is_file():
+        return None
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        told = f"{path} is damaged ({error.errors()[0]['msg']}) and counts as missing."
+        warnings.warn(told, RuntimeWarning, stacklevel=3)
+        return None
 
 
 @dataclass(frozen=True)

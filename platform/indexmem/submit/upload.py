@@ -15,6 +15,7 @@ import yaml
 from indexmem.config.load import PATHS
 from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
+from indexmem.files import expanded
 
 SPEC = "spec.yaml"
 MOST_BYTES = 100 * 2**20  # Ray's job server takes no larger request
@@ -48,7 +49,7 @@ def plan_upload(experiment: Experiment, *, send_files: bool) -> Upload:
     Raises UserError for files too large to send and for a run root that would lie in the job's folder.
     """
     root = experiment.run.root
-    if root and not Path(root).expanduser().is_absolute():
+    if root and not expanded(root).is_absolute():
         raise UserError(f"run.root={root} would lie in the job's own folder. Name a folder of the nodes: run.root=/…")
     spec = experiment.model_dump(mode="json")
     if not send_files:

@@ -17,9 +17,9 @@ from indexmem.config.spec import run_root
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.fanout import assignment_of
 from indexmem.evaluate.grid import GridPlan, plan
-from indexmem.evaluate.lease import Leases
 from indexmem.evaluate.units import Backlog
 from indexmem.evaluate.worker import Worker
+from indexmem.lease import Leases
 from indexmem.models.backbone import Backbone
 from indexmem.results.schema import OK
 

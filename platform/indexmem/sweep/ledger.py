@@ -46,7 +46,7 @@ class Ledger:
         if params is None:
             return None
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        number = len(self._trials)
+        number = 1 + max((trial.number for trial in self._trials.values()), default=-1)  # some may be lost
         trial = Trial(trial_id(params), number, RUNNING, params, started_at=now, git_commit=self._git_commit)
         return self._put(trial)
 

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from indexmem.config.schema import Experiment, ModelConfig
 from indexmem.config.spec import run_root
 from indexmem.distill.runs import DistillRun
-from indexmem.evaluate.lease import Leases
 from indexmem.eviction.methods.registry import needs_training
+from indexmem.lease import Leases
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.sweep.evaluation import evaluate_here
 from indexmem.sweep.metrics import MEASURES, grid_metrics

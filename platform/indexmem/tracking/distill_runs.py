@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from indexmem.tracking.published import common_tags, published_spec
 
 DISTILL_TAG = "indexmem.distill_id"
 NON_FINITE_TAG = "indexmem.non_finite"
+SENDER_TAG = "indexmem.sender"
 TRAINED_SECTIONS = {"model", "indexer", "memory", "target", "distill"}  # of the spec, that shape the weights
 DISTILL_NOTE = """\
 One run per training, with losses by step. What came of it is the run's logged model: a folder that
@@ -30,6 +32,7 @@ class OpenTraining:
     """What MLflow already has of a training run, so that a call during training sends only what is new."""
 
     run_id: str
+    sender: str  # who opened the run last; another process may since have sent steps that we do not know of
     steps: dict[str, set[int]]  # of each metric
 
 
@@ -38,12 +41,20 @@ def open_training(runs: Runs, experiment: Experiment, distill_id: str, params: M
     spec = published_spec(experiment)
     run = runs.find_or_create(DISTILL_TAG, distill_id, experiment.name)
     tags = common_tags(experiment, "distill", [provenance()["git_commit"]]) | {"model": experiment.model.id}
-    runs.log(run, {}, flatten(spec) | dict(params), tags | {SPEC_TAG: content_hash(spec)})
+    sender = uuid.uuid4().hex
+    runs.log(run, {}, flatten(spec) | dict(params), tags | {SPEC_TAG: content_hash(spec), SENDER_TAG: sender})
     if run.info.status != "RUNNING":
         runs.client.update_run(run.info.run_id, status="RUNNING")
     # A batch may have been cut off between two metrics of one step, so each metric is asked for its own steps.
     history = {name: runs.client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
-    return OpenTraining(run.info.run_id, {name: {point.step for point in points} for name, points in history.items()})
+    return OpenTraining(
+        run.info.run_id, sender, {name: {point.step for point in points} for name, points in history.items()}
+    )
+
+
+def sent_last(runs: Runs, known: OpenTraining) -> bool:
+    """Whether nobody else has opened the run since, so that `known` is all that it has."""
+    return runs.client.get_run(known.run_id).data.tags.get(SENDER_TAG) == known.sender
 
 
 def send_points(runs: Runs, known: OpenTraining, points: Mapping[tuple[str, int], float]) -> None:

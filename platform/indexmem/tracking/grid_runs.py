@@ -41,9 +41,14 @@ class GridStory:
     figures: Mapping[str, go.Figure] = field(default_factory=dict)  # heading -> interactive chart
 
 
+def spec_id(experiment: Experiment) -> str:
+    """What a grid's run is found by."""
+    return content_hash(published_spec(experiment))
+
+
 def open_grid(runs: Runs, experiment: Experiment) -> Run:
     """The spec's run; a new one has the state RUNNING until `publish_grid` is through."""
-    return runs.find_or_create(SPEC_TAG, content_hash(published_spec(experiment)), experiment.name)
+    return runs.find_or_create(SPEC_TAG, spec_id(experiment), experiment.name)
 
 
 def publish_grid(

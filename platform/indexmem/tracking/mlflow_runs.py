@@ -21,6 +21,7 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, LoggedModelInput, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
+from sqlalchemy import make_url
 
 from indexmem.tracking.naming import MAX_PARAM, MAX_TAG, clip, value_text
 
@@ -43,13 +44,21 @@ ENVIRONMENT = {
 }
 
 
+def sqlite_uri(path: Path) -> str:
+    """Address of a database file, whatever characters its path has.
+
+    Quoted is no more than must be: MLflow makes an empty folder of the quoted name beside the real one.
+    """
+    return SQLITE + str(path).replace("%", "%25").replace("?", "%3F")
+
+
 def connect(uri: str, artifact_root: Path) -> MlflowClient:
     """Client of the store at `uri`; a SQLite file that does not exist is created first.
 
     HTTP timeouts become short unless the environment already sets them. Raises what MLflow raises.
     """
     if uri.startswith(SQLITE):
-        _create_sqlite(Path(uri.removeprefix(SQLITE).partition("?")[0]), artifact_root)
+        _create_sqlite(Path(make_url(uri).database or ""), artifact_root)
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     return MlflowClient(tracking_uri=uri)
@@ -203,7 +212,7 @@ def _create_sqlite(path: Path, artifact_root: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        SqlAlchemyStore(f"{SQLITE}{temporary}", artifact_root.as_uri())._dispose_engine()
+        SqlAlchemyStore(sqlite_uri(temporary), artifact_root.as_uri())._dispose_engine()
         connection = sqlite3.connect(temporary)
         connection.execute("PRAGMA journal_mode=wal")  # persists; readers no longer block the writer
         connection.close()

@@ -14,7 +14,7 @@ from typing import Any
 from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus, Run
 
 from indexmem.tracking.mlflow_runs import NOTE_TAG, TRAINING_VIEW, Runs
-from indexmem.tracking.naming import MAX_PARAM, clip, value_text
+from indexmem.tracking.naming import MAX_PARAM, clip, model_name, value_text
 
 MODEL_TYPE = "indexmem"
 WEIGHTS_TAG = "indexmem.weights."  # followed by the content hash of a module; the value is the module's name
@@ -45,7 +45,7 @@ def publish_model(
     if model is None:
         model = runs.client.create_logged_model(
             runs.experiment_id,
-            name=name,
+            name=model_name(name),
             source_run_id=run.info.run_id,
             tags=dict([identity])
             | {WEIGHTS_TAG + weights: module for module, weights in checkpoint.modules.items()}

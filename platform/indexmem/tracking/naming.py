@@ -31,6 +31,11 @@ def metric_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_./: -]+", "_", text)
 
 
+def model_name(text: str) -> str:
+    """`text` with what MLflow refuses in a logged model's name replaced: the dot of 'lr0.01', too."""
+    return re.sub(r"[/:.%\"']+", "_", text)
+
+
 def budget_label(budget: Budget) -> str:
     """Half evicted -> 'r0.50', more digits only where two would hide a difference; '512tokens', '8MiB'."""
     if budget.ratio is None:

@@ -33,9 +33,9 @@ class NightlySink(MlflowSink):
         `metrics` are named for charts over nights; `artifacts` maps paths inside the run to files. Returns the run's
         URL on a server, else its id; None, with a warning, when MLflow does not take it.
         """
-        with self._mirroring():
+        name = f"{place.name} {date.isoformat()}"
+        with self._mirroring(), self._turn(name):
             runs = Runs.of(self._client(), f"{place.tracking.experiment}/nightly", self._artifact_root)
-            name = f"{place.name} {date.isoformat()}"
             run = runs.find_or_create(NIGHT_TAG, name, name)
             shown = {**tags, "nightly": place.name, "date": date.isoformat(), NOTE_TAG: note}
             fingerprint = content_hash([dict(metrics), shown])

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from indexmem.errors import UserError
+from indexmem.tracking.mlflow_runs import sqlite_uri
 
 HOST = "127.0.0.1"
 END_SECONDS = 10.0  # between asking the server to end and ending it
@@ -44,7 +45,7 @@ class MlflowServer:
         # One person reads results: without the job runner the server is 2 processes and a third of the memory.
         environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"} | os.environ
         self._process = subprocess.Popen(
-            [*command, "--workers", "1", "--backend-store-uri", f"sqlite:///{self.database(self._root)}"],
+            [*command, "--workers", "1", "--backend-store-uri", sqlite_uri(self.database(self._root))],
             cwd=self._root,
             env=environment,
             start_new_session=True,  # so that Ctrl-C reaches us alone, and we end all of it

@@ -30,12 +30,13 @@ class SweepSink(MlflowSink):
     ) -> str | None:
         """Mirror a sweep and its trials that have ended, as often as wanted; what has not changed is not sent again.
 
-        With `last=False`, as while it runs, the sweep's run stays open, and calls return at once for a few minutes
-        after one that failed. Returns the URL of the sweep's run on a server, else its id.
+        With `last=False`, as while it runs, the sweep's run stays open, and calls return at once while another process
+        publishes the same, and for a few minutes after one that failed. Returns the URL of the sweep's run on a server,
+        else its id.
         """
         if not last and time.monotonic() < self._paused_until:
             return None
-        with self._mirroring():
+        with self._mirroring(), self._turn(sweep.id, wait=last):
             runs = Runs.of(self._client(), f"{experiment.tracking.experiment}/sweep", self._artifact_root)
             parent = runs.find_or_create(SWEEP_TAG, sweep.id, sweep.name)
             children = {run.data.tags.get(TRIAL_TAG): run for run in runs.tagged(PARENT_TAG, parent.info.run_id)}

@@ -12,6 +12,7 @@ from indexmem.distill.runs import DistillRun
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import check_geometry, read_config
+from indexmem.files import check_writable
 from indexmem.live.view import LiveView
 from indexmem.models.backbone import check_packing, inspect, load_tokenizer
 from indexmem.models.geometry import Geometry
@@ -42,6 +43,7 @@ def distill(experiment: Experiment, *, dry_run: bool = False, address: str | Non
         say(f"  {line}")
     if dry_run:
         return 0
+    check_writable(run_root(experiment))
     sink = MlflowSink.open(experiment)
     if run.finished:
         say(f"already trained: {run.final}")

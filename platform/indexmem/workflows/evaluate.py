@@ -10,9 +10,11 @@ from indexmem.engine.decode import CPU_BATCH_BYTES
 from indexmem.evaluate.budgets import Footprint
 from indexmem.evaluate.grid import GridPlan, plan
 from indexmem.eviction.methods.simple import FullCache
+from indexmem.files import check_writable
 from indexmem.live.view import LiveView
 from indexmem.runtime import cluster, wait_for_nodes
 from indexmem.tracking.links import grid_links
+from indexmem.tracking.mlflow_runs import public
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.tracking.provenance import provenance
 from indexmem.workflows.grid_mirror import mirror_grid
@@ -31,6 +33,7 @@ def evaluate(experiment: Experiment, *, dry_run: bool = False, address: str | No
     rows = print_plan(experiment, grid)
     if dry_run:
         return 0
+    check_writable(run_root(experiment))
     if rows:
         from indexmem.evaluate.fanout import run_grid
 
@@ -87,5 +90,5 @@ def _finish(experiment: Experiment, grid: GridPlan) -> int:
         print(f"{failed} rows failed; the report lists why, and the same command tries them again.")
     print(f"Report: {path}")
     if where is not None and sink is not None:
-        print(f"MLflow: {sink.uri}  run {where}  (look with `make ui` or `indexmem ui`)")
+        print(f"MLflow: {public(sink.uri)}  run {where}  (look with `make ui` or `indexmem ui`)")
     return NOT_RANKED if gate.shortfalls else int(failed > 0)

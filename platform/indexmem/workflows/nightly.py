@@ -8,8 +8,8 @@ from signal import Signals
 
 from indexmem.config.nightly import NightlySpec
 from indexmem.errors import UserError
-from indexmem.evaluate.lease import Leases
-from indexmem.files import write_whole
+from indexmem.files import check_writable, write_whole
+from indexmem.lease import Leases
 from indexmem.schedule.drive import Drive, to_do
 from indexmem.schedule.judge import judge
 from indexmem.schedule.night import Night, Nights
@@ -46,6 +46,7 @@ def run(
     if dry_run:
         _describe(spec, nights, night, steps)
         return 0
+    check_writable(nights.folder)
     with StopSignals() as stop, Leases(nights.leases) as leases:
         mine, held = leases.claim({spec.name})
         if not mine:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from indexmem.config.nightly import load_nightly
 from indexmem.errors import UserError
+from indexmem.files import expanded
 from indexmem.schedule.call import Call
 from indexmem.schedule.cronjob import kubernetes_cronjob
 from indexmem.schedule.crontab import crontab_lines, write_crontab
@@ -76,4 +77,4 @@ def watch(path: str, overrides: Sequence[str]) -> int:
 def _call(path: str, overrides: Sequence[str]) -> Call:
     spec = load_nightly(path, overrides)
     Slots.of(spec)
-    return Call(spec, Path(path).expanduser().absolute(), tuple(overrides))
+    return Call(spec, expanded(path).absolute(), tuple(overrides))

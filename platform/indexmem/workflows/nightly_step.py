@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from indexmem.cli import main
-from indexmem.evaluate.lease import Leases
+from indexmem.lease import Leases
 from indexmem.schedule.process import SOME_FAILED
 
 WAIT_SECONDS = 0.5

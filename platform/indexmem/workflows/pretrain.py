@@ -11,6 +11,7 @@ from indexmem.config.schema import Experiment
 from indexmem.config.spec import flatten, run_root
 from indexmem.distill.history import History
 from indexmem.errors import UserError
+from indexmem.files import check_writable
 from indexmem.live.view import LiveView
 from indexmem.models.shipped import FOLDER, TESTBED
 from indexmem.models.texts import load_texts
@@ -35,6 +36,7 @@ def pretrain(experiment: Experiment, *, dry_run: bool = False, address: str | No
     say(f"pretrain {experiment.name}: {describe(experiment)} -> {run.folder}")
     if dry_run:
         return 0
+    check_writable(run_root(experiment))
     from indexmem.runtime import check_resources, cluster, wait_for_nodes
     from indexmem.tracking.mlflow_sink import MlflowSink
 

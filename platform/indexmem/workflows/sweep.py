@@ -12,9 +12,10 @@ from typing import Any
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.errors import UserError
-from indexmem.evaluate.lease import Leases
+from indexmem.files import check_writable
+from indexmem.lease import Leases
 from indexmem.live.view import LiveView
-from indexmem.results.sweeps import FAILED, Sweep
+from indexmem.results.sweeps import FAILED, Sweep, Trial
 from indexmem.runtime import cluster, wait_for_nodes, workers_on
 from indexmem.sweep.ledger import Ledger
 from indexmem.sweep.picture import write_sweep_report
@@ -45,13 +46,14 @@ def sweep(experiment: Experiment, *, dry_run: bool = False, address: str | None 
     say(describe_plan(plan))
     if dry_run:
         return 0
+    check_writable(run_root(experiment))
     origin = provenance()
     with _alone(plan) as leases:
         ledger = Ledger(plan.folder, plan.sweep, make_proposer(plan.space), origin["git_commit"])
         if ledger.left or ledger.sweep.unreported:
             _run(plan, ledger, origin, address, leases.check)
-        code = _finish(experiment, ledger.sweep)
-        return 1 if ledger.sweep.unreported else code
+        _finish(experiment, ledger.sweep)
+        return int(bool(_failed(ledger.sweep)) or bool(ledger.sweep.unreported))
 
 
 def describe_plan(plan: SweepPlan) -> str:
@@ -77,11 +79,16 @@ def describe_plan(plan: SweepPlan) -> str:
 
 
 def sync_sweep(experiment: Experiment) -> int:
-    """Draw and publish what is stored of the spec's sweep. Raises UserError when that is nothing."""
+    """Draw and publish what is stored of the spec's sweep; 1 when some trials failed or MLflow did not take it.
+
+    Raises UserError when nothing is stored.
+    """
     plan = plan_sweep(experiment)
     if not plan.folder.exists:
         raise UserError("Nothing is stored of this sweep yet. Run `python jobs/sweep.py SPEC` first.")
-    return _finish(experiment, plan.folder.read())
+    sweep = plan.folder.read()
+    where = _finish(experiment, sweep)
+    return int(where is None or bool(_failed(sweep)))
 
 
 def _run(
@@ -113,7 +120,8 @@ def _run(
             report_winners(plan, ledger, origin, say)
 
 
-def _finish(experiment: Experiment, sweep: Sweep) -> int:
+def _finish(experiment: Experiment, sweep: Sweep) -> str | None:
+    """Draw, publish and print; where MLflow has it, if it does."""
     page = write_sweep_report(sweep, run_root(experiment) / "reports")
     files = {path.name: path for path in (page, page.with_suffix(".csv"))}
     sink = SweepSink.open(experiment)
@@ -121,8 +129,7 @@ def _finish(experiment: Experiment, sweep: Sweep) -> int:
     for trial in sweep.winners:
         print(describe(sweep, trial))
         print("  " + " ".join(f"'{name}={json.dumps(value)}'" for name, value in trial.params.items()))
-    failed = [trial for trial in sweep.trials if trial.status == FAILED]
-    if failed:
+    if failed := _failed(sweep):
         print(f"{len(failed)} trials failed, the last one: {failed[-1].error}. The same command tries them again.")
     if sweep.unreported:
         print("Scores above are of the samples that chose the winners. The same command evaluates them on fresh ones.")
@@ -133,7 +140,11 @@ def _finish(experiment: Experiment, sweep: Sweep) -> int:
     print(f"Sweep: {page}")
     if where is not None:
         print(f"MLflow: {where}  (look with `make ui` or `indexmem ui`)")
-    return 1 if failed else 0
+    return where
+
+
+def _failed(sweep: Sweep) -> list[Trial]:
+    return [trial for trial in sweep.trials if trial.status == FAILED]
 
 
 def _grid_text(experiment: Experiment) -> str:

@@ -6,6 +6,7 @@ from indexmem.config.schema import Experiment
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import plan
+from indexmem.tracking.mlflow_runs import public
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.workflows.grid_mirror import mirror_grid
 from indexmem.workflows.grid_report import report_path
@@ -15,7 +16,10 @@ from indexmem.workflows.training import publish_training, read_history
 
 
 def sync(experiment: Experiment) -> int:
-    """Publish what is stored: the training's history and the grid's rows, or the spec's sweep. Safe to repeat."""
+    """Publish what is stored: the training's history and the grid's rows, or the spec's sweep. Safe to repeat.
+
+    1 when MLflow did not take all of it. Raises UserError when nothing is stored.
+    """
     sink = MlflowSink.open(experiment)
     if sink is None:
         raise UserError("tracking.enabled is false in this spec; there is nothing to publish to.")
@@ -23,10 +27,17 @@ def sync(experiment: Experiment) -> int:
         return sync_sweep(experiment)
     run = DistillRun.of(experiment)
     history = read_history(experiment, run)
-    if history:
-        publish_training(experiment, run, sink, history)
     grid = plan(experiment)
     rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids)
-    where = mirror_grid(sink, experiment, rows, report_path(experiment)) if rows.num_rows else None
-    say(f"published {rows.num_rows} rows and {len(history)} training steps to {sink.uri} ({where})")
-    return 0
+    if not history and not rows.num_rows:
+        raise UserError(
+            "Nothing is stored for this spec yet. Run `indexmem distill SPEC` or `indexmem eval SPEC` first."
+        )
+    told = []
+    if history:
+        told.append((f"{len(history)} training steps", publish_training(experiment, run, sink, history)))
+    if rows.num_rows:
+        told.append((f"{rows.num_rows} rows", mirror_grid(sink, experiment, rows, report_path(experiment))))
+    for what, where in told:
+        say(f"published {what} to {public(sink.uri)} ({where})" if where else f"NOT published: {what}; see the warning")
+    return 0 if all(where for _, where in told) else 1

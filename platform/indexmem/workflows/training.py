@@ -44,10 +44,13 @@ def describe_losses(history: Sequence[dict[str, Any]]) -> str:
 
 def publish_training(
     experiment: Experiment, run: DistillRun, sink: MlflowSink | None, history: Sequence[dict[str, Any]]
-) -> None:
-    """Mirror the run to MLflow and say where it is; nothing when tracking is off."""
+) -> str | None:
+    """Mirror the run to MLflow, say where it is and return that.
+
+    None when tracking is off or MLflow did not take it.
+    """
     if sink is None:
-        return
+        return None
     trainees = make_trainees(experiment, inspect(experiment.model))
     sizes = {f"{t.name}.parameters": sum(p.numel() for p in t.parameters()) for t in trainees}
     where = sink.publish_distill(
@@ -56,10 +59,12 @@ def publish_training(
         history,
         checkpoint=_checkpoint(run) if run.finished else None,
         finished=run.finished,
+        wait=True,
         params=sizes,
     )
     if where:
         say(f"MLflow: {where}")
+    return where
 
 
 def _checkpoint(run: DistillRun) -> Checkpoint:

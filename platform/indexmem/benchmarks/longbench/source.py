@@ -9,6 +9,7 @@ from pathlib import Path
 
 from indexmem.benchmarks.rows import Row, parse_lines, read_rows
 from indexmem.errors import UserError
+from indexmem.files import expanded
 
 HUB = "THUDM/LongBench"
 ARCHIVE = "data.zip"  # holds data/<set>.jsonl; the repository's loading script is not needed, and never run
@@ -25,7 +26,7 @@ class LongBenchItems:
     @cached_property
     def rows(self) -> list[Row]:
         """All items in order, `all_classes` a list. Raises UserError when there are none to be had."""
-        local = Path(self.path).expanduser()
+        local = expanded(self.path)
         rows = self._read_folder(local) if local.is_dir() else self._read_archive(local)
         return [row | {"all_classes": row.get("all_classes") or []} for row in rows]
 

@@ -10,7 +10,6 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from pydantic import PositiveInt
@@ -21,6 +20,7 @@ from indexmem.benchmarks.maths.verifier import Verifier
 from indexmem.benchmarks.rows import Row, check_kind, read_hub, read_rows
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
+from indexmem.files import expanded
 from indexmem.models.prompt import PromptFormat, encode
 
 AIME25, MATH500 = "alessiodevoto/aime25", "alessiodevoto/math500"  # hub data sets, as kvpress reads them
@@ -40,7 +40,7 @@ class Problems:
     @cached_property
     def rows(self) -> list[Row]:
         """All rows in order. Raises UserError when there are none to be had or one lacks a field."""
-        local = Path(self.path).expanduser()
+        local = expanded(self.path)
         if local.is_file():
             return read_rows(local, KINDS, _has_problem)
         return read_hub(self.path, SPLIT, KINDS, _has_problem)

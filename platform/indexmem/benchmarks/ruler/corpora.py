@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from indexmem.benchmarks.rows import parse_json
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
+from indexmem.files import expanded
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class _Documents:
 
 
 def _read(path: str, layout: str, parse: Callable[[Any], Corpus]) -> Corpus:
-    file = Path(path).expanduser()
+    file = expanded(path)
     if not file.is_file():
         raise UserError(f"There is no file {file}. Expected a local copy of {layout}.")
     try:
-        corpus = parse(json.loads(file.read_text(encoding="utf-8")))
+        corpus = parse(parse_json(file.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError, IndexError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise UserError(f"{file} is not laid out as {layout}: {problem}.") from None

@@ -6,7 +6,6 @@ max_new_tokens. Lengths were measured with the tokenizer of Llama-3.1 and differ
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,11 +17,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
+from indexmem.benchmarks.rows import read_rows
 from indexmem.benchmarks.scorers import string_match_all, string_match_part
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
+from indexmem.files import expanded
 
-COLUMNS = ("context", "question", "answer_prefix", "answer", "task", "max_new_tokens")
+KINDS = {"context": str, "question": str, "answer_prefix": str, "answer": list, "task": str, "max_new_tokens": int}
+COLUMNS = tuple(KINDS)
 SPLIT = "test"
 
 
@@ -36,7 +38,7 @@ class RulerRows:
     @cached_property
     def table(self) -> pa.Table:
         """All rows. Raises UserError when there are none to be had, or columns are missing."""
-        local = Path(self.path).expanduser()
+        local = expanded(self.path)
         table = _read_local(local, self.length) if local.exists() else _read_hub(self.path, self.length)
         missing = [name for name in COLUMNS if name not in table.column_names]
         if missing:
@@ -95,15 +97,14 @@ def _read_local(path: Path, length: int) -> pa.Table:
         raise UserError(f"'{folder}' holds no .parquet or .jsonl file. Expected a copy of simonjegou/ruler.")
     try:
         return pa.concat_tables([_read_file(file) for file in files], promote_options="permissive")
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise UserError(f"'{folder}' cannot be read: {error}") from None
 
 
 def _read_file(path: Path) -> pa.Table:
     if path.suffix == ".parquet":
         return pq.read_table(path)
-    with open(path, encoding="utf-8") as lines:
-        return pa.Table.from_pylist([json.loads(line) for line in lines if line.strip()])
+    return pa.Table.from_pylist(read_rows(path, KINDS))
 
 
 def _read_hub(name: str, length: int) -> pa.Table:

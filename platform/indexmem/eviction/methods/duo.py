@@ -18,6 +18,7 @@ from indexmem.errors import UserError
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.policy import comparable
 from indexmem.eviction.sharing import Sharing
+from indexmem.files import expanded
 from indexmem.models.attention import LayerTap
 from indexmem.models.projection import rotate
 
@@ -49,7 +50,7 @@ class DuoAttention(EvictionMethod):
         self.pattern_NH: Tensor | None = None
         settings: dict[str, int] = {}
         if pattern is not None:
-            self.pattern_NH, settings = _read_pattern(Path(pattern).expanduser(), context)
+            self.pattern_NH, settings = _read_pattern(expanded(pattern), context)
             self.checkpoint = hashlib.sha256(self.pattern_NH.numpy().tobytes()).hexdigest()[:16]
         self.sink_size = settings.get("sink_size", 128) if sink_size is None else sink_size
         self.recent_size = settings.get("recent_size", 256) if recent_size is None else recent_size

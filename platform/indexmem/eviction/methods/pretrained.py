@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -25,6 +24,7 @@ from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import check_finite
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.kvpress_scores import ExpectedAttention, KvpressMethod, in_fp32
+from indexmem.files import expanded
 from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
 
@@ -113,13 +113,13 @@ def load_weights(load: Callable[[str], M], weights: str | None, example: str) ->
     need = f"It needs weights that were trained for this model: weights: FOLDER or a hub id such as {example}"
     if not isinstance(weights, str):
         raise UserError(need)
-    path = Path(weights).expanduser()
+    path = expanded(weights)
     if weights.startswith((".", "/", "~")) and not path.exists():
         raise UserError(f"{weights} does not exist. {need}")
     try:
         with redirect_stdout(None):  # hub loaders print where they read from
             return load(str(path) if path.exists() else weights)
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+    except Exception as error:  # files that are not what they should be raise errors of many kinds
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"weights {weights} could not be loaded (offline?): {reason} {need}") from None
 

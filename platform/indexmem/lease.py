@@ -1,4 +1,4 @@
-"""Who works on which cells: lease files, so that two drivers on one store never compute the same cell.
+"""Who works on what: lease files, so that two drivers on one store never compute or publish the same.
 
 Each driver writes one file that lists its cells and touches it every few seconds; an untouched file is void. No locks:
 files are created under names of their own and listed afterwards, which works on network file systems too.
