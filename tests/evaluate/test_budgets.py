@@ -66,7 +66,7 @@ def prepared(family: str, checkpoint: str, budget: str | float, names=METHODS, l
     """method name -> its compressed context, and what failed."""
     backbone, cells = tiny_backbone(family), cells_of(Budget.parse(budget), names)
     config = EvictionConfig(**eviction)
-    context = MethodContext(backbone.geometry, checkpoint=checkpoint, extra_tokens=config.extra_tokens, share=share)
+    context = MethodContext(backbone.geometry, checkpoint=checkpoint, share=share)
     methods = {cell.method.label: make_method(cell.method, context) for cell in cells}
     done = prepare(backbone, random_ids(length), cells, methods, config)
     return {name: ready.cache for name, ready in done.ready.items()}, done.errors
@@ -111,11 +111,11 @@ def test_a_context_within_its_budget_is_kept_whole(checkpoint, budget):
 
 
 def test_tokens_are_kept_per_head_in_the_mean(checkpoint):
-    rows, errors = prepared("llama", checkpoint, "40 tokens", extra_tokens=3)
+    rows, errors = prepared("llama", checkpoint, "40 tokens")
     assert not errors
-    assert set(lengths(rows["knorm"])) == {43}
+    assert set(lengths(rows["knorm"])) == {40}
     assert set(lengths(rows["indexmem"])) == {40}
-    assert sum(lengths(rows["adakv"])) == 43 * 6
+    assert sum(lengths(rows["adakv"])) == 40 * 6
     assert len(set(lengths(rows["adakv"]))) > 1
     assert 0 < rows["xkv"].representation_bytes <= 40 * TOKEN
 
@@ -145,8 +145,35 @@ def test_bytes_below_what_a_method_holds_in_any_case_are_a_failed_row_that_names
     assert held(rows["indexmem"]) == least
 
 
-def test_a_budget_while_decoding_and_extra_tokens_are_part_of_the_request(checkpoint):
-    settings = {"decode_budget": 20, "decode_window": 4, "extra_tokens": 8}
+@pytest.mark.parametrize("budget", [0.5, "45 tokens"])
+def test_equal_bytes_are_those_of_the_budget_s_keys_and_values(checkpoint, budget):
+    """Whatever dtype a state has: what a method holds besides K and V comes out of its tokens."""
+    room = (LENGTH * 0.5 if budget == 0.5 else 45) * TOKEN
+    rows, errors = prepared("llama", checkpoint, budget, equal_bytes=True)
+    assert not errors
+    for name, row in rows.items():
+        per_token = TOKEN + (KEYS if name in ("indexer", "indexmem") else 0)
+        assert room - (row.representation_step or per_token) < held(row) <= room, name
+    assert lengths(rows["indexmem"])[0] < lengths(rows["indexer"])[0] < lengths(rows["snapkv"])[0]
+    plain, _ = prepared("llama", checkpoint, budget)
+    assert lengths(rows["snapkv"]) == lengths(plain["snapkv"]), "K and V alone are what they were"
+
+
+def test_equal_bytes_hold_while_decoding(checkpoint):
+    cells = cells_of(Budget.parse("60 tokens"), ("knorm", "indexmem"))
+    context = MethodContext(tiny_backbone().geometry, checkpoint=checkpoint)
+    methods = {cell.method.label: make_method(cell.method, context) for cell in cells}
+    state = methods["indexmem"].state_bytes
+    for decode_budget in (60, "budget"):
+        config = EvictionConfig(decode_budget=decode_budget, decode_window=4, equal_bytes=True)
+        done = prepare(tiny_backbone(), random_ids(LENGTH), cells, methods, config)
+        assert not done.errors
+        budgets = [done.ready[cell.id].compression.budget for cell in cells]
+        assert budgets == [60, int((60 * TOKEN - state) / (TOKEN + KEYS))]
+
+
+def test_a_budget_while_decoding_is_part_of_the_request(checkpoint):
+    settings = {"decode_budget": 20, "decode_window": 4}
     rows, errors = prepared("llama", checkpoint, 0.25, ("knorm", "indexmem"), **settings)
     assert not errors
     assert [set(lengths(row)) for row in rows.values()] == [{20}, {20}]
@@ -182,8 +209,8 @@ def test_a_budget_in_bytes_holds_exactly_where_heads_share_it(tmp_path, share, s
 @pytest.mark.parametrize("share", ["layer", "model"])
 def test_what_prefill_keeps_for_a_shared_decode_budget(tmp_path, share):
     folder = checkpoint_of(tiny_backbone().geometry, tmp_path, 1, 6)
-    settings = {"decode_budget": 20, "decode_window": 4, "extra_tokens": 8}
-    for budget, mean in ((0.25, 20), ("9 tokens", 17)):
+    settings = {"decode_budget": 20, "decode_window": 4}
+    for budget, mean in ((0.25, 20), ("9 tokens", 9)):
         rows, errors = prepared("llama", folder, budget, ("indexer",), share=share, **settings)
         assert not errors
         assert sum(lengths(rows["indexer"])) == 6 * mean
@@ -225,16 +252,14 @@ def test_every_method_keeps_what_is_requested(tmp_path, length):
     share=st.floats(0, 1, exclude_min=True),
     layers=st.integers(1, 48),
     window=st.sampled_from([1, 8, 64]),
-    extra=st.sampled_from([0, 64]),
 )
 def test_a_pyramid_has_the_requested_size_where_kvpress_falls_back_and_where_layers_are_full(
-    length, share, layers, window, extra
+    length, share, layers, window
 ):
     method = PyramidKV(PyramidKVPress(window_size=window))
-    method.extra_tokens = extra
-    kept = [method.count(length, length * share, layer, layers) for layer in range(layers)]
+    kept = [method.kept(length, length * share, layer, layers) for layer in range(layers)]
     assert 1 <= min(kept) <= max(kept) <= length
-    assert abs(sum(kept) / layers - min(length, length * share + extra)) <= 1
+    assert abs(sum(kept) / layers - length * share) <= 1
 
 
 class Deaf(Random):
@@ -321,13 +346,29 @@ def test_the_plan_refuses_budgets_that_nothing_or_too_little_is_left_of(tmp_path
     ("eviction", "grid", "words"),
     [
         ({}, {"ratios": []}, "grid.ratios and grid.budgets are empty"),
-        ({"extra_tokens": 64}, {"budgets": ["8 MiB"]}, "extra_tokens=64 would exceed the budget of 8 MiB"),
+        ({"equal_bytes": True}, {"ratios": [], "budgets": ["8 MiB"]}, "equal_bytes has no effect on budgets in bytes"),
     ],
 )
 def test_settings_that_do_not_go_with_budgets(eviction, grid, words):
     with pytest.raises(UserError, match=words):
         check_budgets(EvictionConfig(**eviction), GridConfig(methods=[MethodConfig(name="knorm")], **grid))
     check_budgets(EvictionConfig(), GridConfig(methods=[MethodConfig(name="full")], ratios=[]))
+
+
+def test_a_budget_whose_bytes_a_memory_fills_is_refused_before_anything_starts(tmp_path):
+    model = str(save_tiny_model(tmp_path / "model"))
+    folder = checkpoint_of(Geometry.of(tiny_model("llama").config), tmp_path / "modules")
+    grid = {"methods": ["full", "indexmem"], "length": 256, "ratios": [0.5, 0.99]}
+    spec = {"model": {"id": model}, "indexer": {"checkpoint": folder}, "grid": grid, "eviction": {"equal_bytes": True}}
+    with pytest.raises(UserError, match=r"for method 'indexmem', 99% \(.* bytes of K and V\) is less"):
+        plan(validate(spec, "test"))
+
+
+def test_the_setting_of_before_is_named_with_what_took_its_place():
+    with pytest.raises(
+        UserError, match=r"'eviction.extra_tokens' is no setting any more. Use eviction.equal_bytes=true"
+    ):
+        validate({"eviction": {"extra_tokens": 64}}, "test")
 
 
 def test_the_footprint_of_the_full_cache_is_the_models_own():

@@ -84,25 +84,6 @@ def test_sinks_are_kept_by_every_method(family, tmp_path):
             assert (kept[:, :4] == torch.arange(4)).all(), name
 
 
-def test_extra_tokens_pay_for_a_memory_s_bytes():
-    backbone = tiny_backbone()
-    context = MethodContext(backbone.geometry, extra_tokens=7)
-    methods = {name: make_method(MethodConfig(name=name), context) for name in ("full", "knorm", "random")}
-    done = prefill(backbone, random_ids(40), methods, sinks=4)
-    counts = {
-        n: m.compress(done.context, done.rankings_HL[n], done.context.tokens * (1 - 0.5)).kept_HK[0].shape[1]
-        for n, m in methods.items()
-    }
-    assert counts == {"full": 20, "knorm": 27, "random": 27}
-    assert (
-        methods["knorm"]
-        .compress(done.context, done.rankings_HL["knorm"], done.context.tokens * (1 - 0.01))
-        .kept_HK[0]
-        .shape[1]
-        == 40
-    )
-
-
 def test_a_method_that_cannot_score_is_reported_and_spares_the_others():
     backbone = tiny_backbone()
     names = ("snapkv", "knorm")

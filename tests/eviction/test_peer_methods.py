@@ -184,16 +184,6 @@ def test_the_measured_budget_is_the_requested_one(name, ratio):
             assert mask_HL[head, : min(4, length)].all(), "the first tokens come first"
 
 
-def test_extra_tokens_are_on_top_of_a_shared_budget():
-    backbone = tiny_backbone()
-    for name in HEADWISE:
-        rows = [
-            compressed(name, ratios=(0.5,), context=MethodContext(backbone.geometry, extra_tokens=n)) for n in (0, 7)
-        ]
-        plain, paid = ([sum(row.lengths(layer)) for layer in range(3)] for (row,) in rows)
-        assert sum(paid) - sum(plain) == 7 * 6, name
-
-
 def test_adakv_over_a_learned_indexer_needs_scores_of_single_heads(tmp_path):
     geometry = tiny_backbone().geometry
     for scope in ("kv_head", "layer"):

@@ -12,16 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from indexmem.config.schema import Experiment
+from indexmem.config.section import Section
 from indexmem.config.text import BUILT_IN
 from indexmem.config.yaml_text import InvalidYaml, parse_yaml
 from indexmem.errors import UserError
 from indexmem.files import exists, expanded
 from indexmem.unicode import well_formed
 
-Spec = TypeVar("Spec", bound=BaseModel)
+Spec = TypeVar("Spec", bound=Section)
 SECRET_WORDS = ("password", "secret", "token_id", "api_key", "apikey", "access_key", "credential")
 
 
@@ -167,11 +168,14 @@ def _settings(raw: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from _settings(value, f"{name}{key}.")
 
 
-def _explain(item: Any, schema: type[BaseModel]) -> str:
+def _explain(item: Any, schema: type[Section]) -> str:
     location = tuple(part for part in item["loc"] if not str(part).startswith("function-"))
     dotted = ".".join(map(str, location)) or "spec"
     if item["type"] == "extra_forbidden":
-        valid = _valid_keys(schema, location[:-1])
+        section = _section(schema, location[:-1])
+        if str(location[-1]) in section.gone:
+            return f"'{dotted}' is no setting any more. {section.gone[str(location[-1])]}"
+        valid = list(section.model_fields)
         near = difflib.get_close_matches(str(location[-1]), valid, n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         return f"unknown key '{dotted}'.{hint} Valid keys here: {', '.join(valid)}."
@@ -181,13 +185,13 @@ def _explain(item: Any, schema: type[BaseModel]) -> str:
     return f"'{dotted}': {message}{got}."
 
 
-def _valid_keys(schema: type[BaseModel], location: Sequence[str | int]) -> list[str]:
-    """Field names of the section at `location`, following nested models and tuples of models."""
+def _section(schema: type[Section], location: Sequence[str | int]) -> type[Section]:
+    """The section at `location`, following nested models and tuples of models."""
     model = schema
     for part in location:
         if isinstance(part, int):
             continue
         annotation = model.model_fields[part].annotation
         options = [annotation, *get_args(annotation)]
-        model = next(o for o in options if isinstance(o, type) and issubclass(o, BaseModel))
-    return list(model.model_fields)
+        model = next(o for o in options if isinstance(o, type) and issubclass(o, Section))
+    return model

@@ -6,7 +6,9 @@ parameter and the results column. Nothing here imports torch or Ray, so `--help`
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_validator
 
@@ -90,9 +92,14 @@ class DistillConfig(Section):
 class EvictionConfig(Section):
     """Rules that every method obeys (method contract, section 6)."""
 
+    gone: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"extra_tokens": "Use eviction.equal_bytes=true: methods then hold equal bytes at a budget, in any dtype."}
+    )
     sinks: Annotated[int, Field(ge=0)] = Field(4, description="leading tokens that are always kept")
-    extra_tokens: Annotated[int, Field(ge=0)] = Field(
-        0, description="tokens that methods without memory keep on top, for equal bytes (64 for the default memory)"
+    equal_bytes: bool = Field(
+        False,
+        description="a budget in tokens or as a ratio stands for the bytes of their K and V; what else a method holds "
+        "(indexer keys, a memory's state) comes out of these",
     )
     when: Literal["after_prefill", "before_prefill"] = Field(
         "after_prefill", description="before_prefill: only kept K and V are computed and attended to (indexer only)"

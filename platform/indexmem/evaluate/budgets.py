@@ -22,8 +22,10 @@ class BudgetError(ValueError):
 class Footprint:
     """What a method's compressed context takes, in bytes over all layers."""
 
-    fixed: int  # sliding-window layers and latent memory
-    per_token: int  # K, V and indexer keys of one token in every head
+    windows: int  # sliding-window layers
+    state: int  # latent memory
+    pair: int  # K and V of one token in every head
+    keys: int  # indexer keys of one token in every head
 
     @classmethod
     def of(cls, method: EvictionMethod, geometry: Geometry, tokens: int, element_size: int) -> Footprint:
@@ -31,7 +33,17 @@ class Footprint:
         windows = geometry.window_bytes(tokens, element_size)
         indexer_keys = method.indexer_bytes([[1] * geometry.kv_heads] * geometry.layers, element_size)
         keys_and_values = 2 * geometry.layers * geometry.kv_heads * geometry.head_dim * element_size
-        return cls(windows + method.state_bytes, keys_and_values + indexer_keys)
+        return cls(windows, method.state_bytes, keys_and_values, indexer_keys)
+
+    @property
+    def fixed(self) -> int:
+        """What is there whatever is kept."""
+        return self.windows + self.state
+
+    @property
+    def per_token(self) -> int:
+        """What one token in every head takes."""
+        return self.pair + self.keys
 
     @property
     def smallest(self) -> Budget:
@@ -42,24 +54,27 @@ class Footprint:
         """What so many tokens per head take."""
         return self.fixed + tokens * self.per_token
 
-    def target(self, budget: Budget, tokens: int) -> float:
-        """Tokens per KV head, before rounding, that a budget grants a context of `tokens` tokens; at most all.
+    def granted(self, budget: Budget, tokens: int, equal_bytes: bool) -> float:
+        """Tokens per KV head, before rounding, that a budget has room for in a context of `tokens` tokens: all or more
+        where it keeps everything.
 
-        Raises BudgetError for bytes that do not hold what the method needs besides tokens, and one token.
+        With `equal_bytes` a ratio or a number of tokens stands for the bytes of K and V of so many tokens. Raises
+        BudgetError for bytes that do not hold what the method needs besides tokens, and one token.
         """
-        match budget.kind:
-            case "ratio":
-                return tokens * (1 - budget.amount)
-            case "tokens":
-                return min(tokens, budget.amount)
-            case "bytes":
-                if budget.amount < self.smallest.amount:
-                    raise BudgetError(
-                        f"{budget} is less than it takes to keep one token: {self.per_token} bytes for the token in "
-                        f"all layers and heads, and {self.fixed} that are there in any case. The smallest budget here "
-                        f"is '{self.smallest}'"
-                    )
-                return min(tokens, (budget.amount - self.fixed) / self.per_token)
+        if budget.kind == "bytes":
+            room = budget.amount
+        else:
+            wanted = tokens * (1 - budget.amount) if budget.kind == "ratio" else budget.amount
+            if not equal_bytes or self.state + self.keys == 0:
+                return wanted
+            room = self.windows + wanted * self.pair
+        if room < self.smallest.amount:
+            what = str(budget) if budget.kind == "bytes" else f"{budget} ({room:,.0f} bytes of K and V)"
+            raise BudgetError(
+                f"{what} is less than it takes to keep one token: {self.per_token} bytes for the token in all layers "
+                f"and heads, and {self.fixed} that are there in any case. The smallest budget here is '{self.smallest}'"
+            )
+        return (room - self.fixed) / self.per_token
 
 
 def check_kept(row: RowCache, requested: float) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from indexmem.config.budget import Budget
 from indexmem.config.modules import IndexerConfig
 from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.errors import UserError
@@ -54,33 +51,33 @@ def check_budgets(config: EvictionConfig, grid: GridConfig) -> None:
         for budget in grid.requested:
             if budget.kind == "tokens":
                 _check_room(config, int(budget.amount), f"grid.budgets: {budget}")
-    sizes = [str(budget) for budget in grid.requested if budget.kind == "bytes"]
-    if sizes and config.extra_tokens:
+    if config.equal_bytes and all(budget.kind == "bytes" for budget in grid.requested):
         raise UserError(
-            f"eviction.extra_tokens={config.extra_tokens} would exceed the budget of {sizes[0]}, which makes methods "
-            "equal in bytes by itself. Leave eviction.extra_tokens out, or use ratios and tokens alone."
+            "eviction.equal_bytes has no effect on budgets in bytes, which make methods equal by themselves. "
+            "Leave it out."
         )
 
 
-def check_bytes_suffice(method: MethodConfig, footprint: Footprint, budgets: Iterable[Budget]) -> None:
-    """Raises UserError for a budget in bytes that does not hold the method's own state and one token."""
-    for budget in budgets:
+def check_bytes_suffice(method: MethodConfig, footprint: Footprint, grid: GridConfig, config: EvictionConfig) -> None:
+    """Raises UserError for a budget whose bytes do not hold the method's own state and one token."""
+    for budget in grid.requested:
         try:
-            footprint.target(budget, tokens=1)
+            footprint.granted(budget, grid.length, config.equal_bytes)
         except BudgetError as error:
             raise UserError(f"grid.budgets: for method '{method.label}', {error}.") from None
 
 
 def check_layers_alike(
-    config: MethodConfig, method: EvictionMethod, geometry: Geometry, budgets: Iterable[Budget]
+    config: MethodConfig, method: EvictionMethod, geometry: Geometry, grid: GridConfig, equal_bytes: bool
 ) -> None:
     """Raises UserError for bytes that all layers share where a token costs more indexer keys in some than in others."""
-    sharing, sizes = method.sharing, [str(budget) for budget in budgets if budget.kind == "bytes"]
+    sharing = method.sharing
+    sizes = [str(budget) for budget in grid.requested if equal_bytes or budget.kind == "bytes"]
     if sizes and sharing.across == "model" and geometry.layers % sharing.alike:
         raise UserError(
-            f"grid.budgets: {sizes[0]} has no exact meaning for method '{config.label}', whose layers share a budget: "
-            f"its indexers serve {sharing.alike} layers each, and the last of {geometry.layers} layers fewer. Use "
-            "indexer.share=layer, or budgets in tokens."
+            f"grid.budgets: {sizes[0]} has no exact meaning in bytes for method '{config.label}', whose layers share a "
+            f"budget: its indexers serve {sharing.alike} layers each, and the last of {geometry.layers} layers fewer. Use "
+            "indexer.share=layer, or budgets in tokens without eviction.equal_bytes."
         )
 
 
@@ -139,8 +136,6 @@ def _check_order(config: EvictionConfig, methods: list[MethodConfig]) -> None:
             f"eviction.when=before_prefill: {', '.join(unfit)} needs K and V of all tokens. "
             f"Methods that choose before they exist: {', '.join(SPARSE)}."
         )
-    if config.extra_tokens:
-        raise UserError("eviction.extra_tokens does not combine with eviction.when=before_prefill. Leave one out.")
     if config.sinks < 1:
         raise UserError(
             "eviction.when=before_prefill needs eviction.sinks=1 or more: "

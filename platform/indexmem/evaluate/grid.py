@@ -156,8 +156,8 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
             )
         if method and config.name != FULL:
             footprint = Footprint.of(method, geometry, grid.length, experiment.model.element_size)
-            check_bytes_suffice(config, footprint, grid.requested)
-            check_layers_alike(config, method, geometry, grid.requested)
+            check_bytes_suffice(config, footprint, grid, experiment.eviction)
+            check_layers_alike(config, method, geometry, grid, experiment.eviction.equal_bytes)
 
     model = NOT_AT_HAND if outline else fingerprint(experiment.model)
     builds, samples = _placeholders(benchmarks, grid) if outline else _samples(benchmarks, experiment)

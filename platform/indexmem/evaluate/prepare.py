@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from indexmem.config.budget import Budget
 from indexmem.config.schema import EvictionConfig
 from indexmem.engine.prefill import prefill
 from indexmem.engine.recompress import Compression
@@ -44,41 +45,40 @@ class Request:
     """How much a cell may keep of one context, in tokens per KV head."""
 
     footprint: Footprint
-    target: float  # what the budget grants, before rounding
-    tokens: float  # with tokens on top, without what a budget for decoding takes away
+    target: float  # before rounding
+    in_bytes: bool  # methods of one budget hold equal bytes
     compression: Compression | None
 
-    def check(self, row: RowCache, cell: Cell) -> None:
+    def check(self, row: RowCache) -> None:
         """Raises BudgetError unless the row keeps what was requested."""
-        check_kept(row, self.tokens)
-        if cell.budget.kind == "bytes":
-            check_bytes(row, self.footprint, self.tokens)
+        check_kept(row, self.target)
+        if self.in_bytes:
+            check_bytes(row, self.footprint, self.target)
 
 
 def request(backbone: Backbone, tokens: int, cell: Cell, method: EvictionMethod, config: EvictionConfig) -> Request:
     """What a cell asks of a context of so many tokens. Raises BudgetError for a budget that the method cannot give."""
     footprint = Footprint.of(method, backbone.geometry, tokens, backbone.model.dtype.itemsize)
-    target = footprint.target(cell.budget, tokens)
-    compression = _compression(cell, method, config, target)
-    most = tokens if compression is None else min(tokens, compression.budget)
-    return Request(footprint, target, min(most, target + method.extra_tokens), compression)
+    granted = footprint.granted(cell.budget, tokens, config.equal_bytes)
+    compression, target = None, min(tokens, granted)
+    if config.decode_budget is not None and cell.method.name != FULL:  # the full cache always grows
+        compression = Compression(method, _held(footprint, cell.budget, granted, config), config)
+        target = min(target, compression.budget)
+    return Request(footprint, target, config.equal_bytes or cell.budget.kind == "bytes", compression)
 
 
-def _compression(cell: Cell, method: EvictionMethod, config: EvictionConfig, target: float) -> Compression | None:
-    """How the cell's cache is held down while decoding; the full cache always grows.
+def _held(footprint: Footprint, budget: Budget, granted: float, config: EvictionConfig) -> int:
+    """B_max: tokens per KV head that a cell holds while decoding.
 
-    A ratio's B_max is what it leaves of the context and the recent window, which holds what was generated since.
+    A ratio's is what it leaves of the context, and the recent window for what was generated since.
     """
-    if config.decode_budget is None or cell.method.name == FULL:
-        return None
-    budget = config.decode_budget
-    if budget == "budget":
-        budget = int(target) + config.decode_window if cell.budget.kind == "ratio" else int(cell.budget.amount)
-    if budget <= config.always_kept:
-        raise BudgetError(
-            f"{cell.budget} of this context and {config.decode_window} recent tokens are no more than what always stays"
-        )
-    return Compression(method, budget, config)
+    if isinstance(config.decode_budget, int):
+        held = footprint.granted(Budget("tokens", config.decode_budget), 0, config.equal_bytes)
+    else:
+        held = granted + config.decode_window if budget.kind == "ratio" else granted
+    if held <= config.always_kept:
+        raise BudgetError(f"{held:.0f} tokens while decoding are no more than always stay ({config.always_kept})")
+    return int(held)
 
 
 def prepare(
@@ -124,22 +124,17 @@ def _after_prefill(
             wanted = request(backbone, len(context_ids), cell, method, config)
             rankings_HL = filled.rankings_HL[label]
             if label in filled.errors:
-                if wanted.tokens < len(context_ids):
+                if wanted.target < len(context_ids):
                     done.errors[cell.id] = filled.errors[label]
                     continue
                 # What keeps everything needs no ranking: contexts for long answers may be too short for one.
                 rankings_HL = [_as_they_come(backbone, len(context_ids), method)] * backbone.geometry.layers
-            target, compression = wanted.target, wanted.compression
-            if compression is not None and method.sharing.is_even:  # the best B_max tokens are all that may be kept
-                rankings_HL = [ranking_HL[:, : compression.budget] for ranking_HL in rankings_HL]
-            elif compression is not None:  # a head may keep more of what others leave it
-                target = min(target, compression.budget - method.extra_tokens)
-            cache = method.compress(filled.context, rankings_HL, target)
-            wanted.check(cache, cell)
+            cache = method.compress(filled.context, rankings_HL, wanted.target)
+            wanted.check(cache)
         except ValueError as error:  # the method cannot give this budget of this context
             done.errors[cell.id] = error
         else:
-            done.ready[cell.id] = Prepared(cache, compression, filled.seconds, filled.score_seconds[label])
+            done.ready[cell.id] = Prepared(cache, wanted.compression, filled.seconds, filled.score_seconds[label])
 
 
 def _as_they_come(backbone: Backbone, tokens: int, method: EvictionMethod) -> torch.Tensor:
@@ -158,13 +153,11 @@ def _before_prefill(
     assert isinstance(method, IndexerScores), "plan() refuses methods that need K and V to choose"
     try:
         wanted = request(backbone, len(context_ids), cell, method, config)
-        compression = wanted.compression
-        target = wanted.target if compression is None else min(wanted.target, compression.budget)
-        filled = sparse_prefill(backbone, context_ids, method, target, config.sinks)
-        wanted.check(filled.cache, cell)
+        filled = sparse_prefill(backbone, context_ids, method, wanted.target, config.sinks)
+        wanted.check(filled.cache)
     except torch.OutOfMemoryError:
         raise  # not the method's fault: the caller has a smaller batch to try
     except (ValueError, RuntimeError) as error:
         done.errors[cell.id] = error
     else:
-        done.ready[cell.id] = Prepared(filled.cache, compression, filled.seconds, filled.score_seconds)
+        done.ready[cell.id] = Prepared(filled.cache, wanted.compression, filled.seconds, filled.score_seconds)

@@ -57,7 +57,9 @@ def print_plan(experiment: Experiment, grid: GridPlan) -> int:
     length = experiment.grid.length
     plain = Footprint.of(FullCache(), grid.geometry, length, experiment.model.element_size)
     full = plain.bytes_of(length)
-    per_sample = sum(plain.bytes_of(plain.target(cell.budget, length)) for cell in grid.cells) / len(grid.samples)
+    per_sample = sum(
+        plain.bytes_of(min(length, plain.granted(cell.budget, length, equal_bytes=False))) for cell in grid.cells
+    ) / len(grid.samples)
     batches = -(-int(per_sample) // (experiment.grid.batch_bytes or CPU_BATCH_BYTES))
     say(
         f"eval {experiment.name}: {len(grid.methods)} methods, {len(grid.cells)} cells, "

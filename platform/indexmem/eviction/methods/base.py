@@ -31,7 +31,6 @@ class MethodContext:
     geometry: Geometry
     device: str = "cpu"
     checkpoint: str | None = None  # folder of the trained modules
-    extra_tokens: int = 0  # what methods without memory keep on top of their budget
     # Of the spec's own indexer: which heads share a budget (None: as trained), and what each keeps in any case.
     share: Across | None = None
     floor: float = 0.0
@@ -44,7 +43,6 @@ class MethodContext:
             geometry,
             device,
             checkpoint,
-            spec.eviction.extra_tokens,
             spec.indexer.share,
             spec.indexer.floor,
             spec.eviction.when == "before_prefill",
@@ -56,7 +54,6 @@ class EvictionMethod(ABC):
 
     checkpoint = ""  # content hash of learned weights; part of a cell's identity
     min_context = 1  # shortest context that it can score, in tokens
-    extra_tokens = 0  # kept on top of the budget, to cost as many bytes as a method with a memory
     state_bytes = 0  # held for one context besides K, V and indexer keys, whatever is kept
     cross_layer = False  # True: `combine` wants the scores of all layers before anything is ranked
     own_pass = False  # True: `score_context` runs the backbone again instead of scoring the shared prefill's taps
@@ -112,22 +109,18 @@ class EvictionMethod(ABC):
         """What ranks these rows' growing caches while decoding; None if the method cannot do that."""
         return None
 
-    def count(self, tokens: int, target: float, layer: int, layers: int) -> int:
-        """Tokens kept per KV head in this layer with those on top of the budget, at most all."""
-        return min(tokens, self.kept(tokens, target, layer, layers) + self.extra_tokens)
-
     def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
         """What one layer keeps of its `tokens` tokens, from what `rank` made of its scores."""
         if not self.sharing.is_even:
-            return self.sharing.choose_layer(ranking, tokens, target + self.extra_tokens)
-        return Kept(keep(ranking, self.count(tokens, target, layer, layers)))
+            return self.sharing.choose_layer(ranking, tokens, target)
+        return Kept(keep(ranking, self.kept(tokens, target, layer, layers)))
 
     def choose(self, rankings: Sequence[Tensor], tokens: int, target: float) -> list[Kept]:
         """What each layer keeps of a context."""
         if not self.sharing.is_even:
-            return self.sharing.choose(rankings, tokens, target + self.extra_tokens)
+            return self.sharing.choose(rankings, tokens, target)
         layers = len(rankings)
-        counts = {self.count(tokens, target, layer, layers) for layer in range(layers)}
+        counts = {self.kept(tokens, target, layer, layers) for layer in range(layers)}
         if len(counts) == 1 and type(self).choose_layer is EvictionMethod.choose_layer:  # all layers by one sort
             (count,) = counts
             best_NHK = torch.stack([ranking[:, :count] for ranking in rankings])

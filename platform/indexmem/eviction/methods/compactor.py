@@ -88,7 +88,7 @@ class Compactor(EvictionMethod):
         leverage_HL, attention_HL = ranking
         blending = 1 - target / tokens if self.blending is None else self.blending
         ranking_HL = rank(blending * leverage_HL + attention_HL, sinks=0)
-        return Kept(keep(ranking_HL, self.count(tokens, target, layer, layers)))
+        return Kept(keep(ranking_HL, self.kept(tokens, target, layer, layers)))
 
 
 @contextmanager

@@ -94,7 +94,7 @@ class CriticalKV(ByScoresOf):
     def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
         first_HL, second_HL = ranking
         sure = _at_least_one(int(target * self.config.first_stage_ratio), self.config.first_stage_ratio)
-        counts_H = first_HL.new_full((len(first_HL),), self.count(tokens, target, layer, layers), dtype=torch.int64)
+        counts_H = first_HL.new_full((len(first_HL),), self.kept(tokens, target, layer, layers), dtype=torch.int64)
         # All heads keep as many: positions alone tell them.
         return Kept(ragged(two_stages(first_HL, second_HL, counts_H.clamp(max=sure), counts_H)).positions_HK)
 
@@ -111,7 +111,7 @@ class CriticalAdaKV(CriticalKV):
 
     def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
         first_HL, second_HL = ranking
-        even = self.count(tokens, target, layer, layers)
+        even = self.kept(tokens, target, layer, layers)
         counts_H = _compete(first_HL, even, self.config.alpha_safeguard).sum(dim=1)
         safe = _at_least_one(int(even * self.config.alpha_safeguard), self.config.alpha_safeguard)
         sure_H = (counts_H * self.config.first_stage_ratio).long().clamp(min=safe)

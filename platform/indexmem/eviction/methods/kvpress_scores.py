@@ -124,10 +124,6 @@ class PyramidKV(OfWindow):
         stand_in = SimpleNamespace(layer_idx=layer, config=SimpleNamespace(num_hidden_layers=layers))
         return press.get_layer_budget(stand_in, tokens)
 
-    def count(self, tokens: int, target: float, layer: int, layers: int) -> int:
-        # Lower layers may have no room for tokens on top: the pyramid is that of the whole budget.
-        return self.kept(tokens, min(tokens, target + self.extra_tokens), layer, layers)
-
 
 class ExpectedAttention(KvpressMethod):
     def score(self, tap: LayerTap) -> Tensor:

@@ -148,9 +148,7 @@ def make_method(config: MethodConfig, context: MethodContext) -> EvictionMethod:
     try:
         sharing, params = take_sharing(config.params)
         if not plus:
-            method = share(entry.build(params, context), sharing)
-            method.extra_tokens = 0 if base in EVICTS_NOTHING else context.extra_tokens
-            return method
+            return share(entry.build(params, context), sharing)
         without_memory = {k: v for k, v in params.items() if k != "checkpoint" or base in LEARNED}
         return _with_memory(share(entry.build(without_memory, context), sharing), base, params, context)
     except UserError as error:
