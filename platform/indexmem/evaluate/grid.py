@@ -27,6 +27,7 @@ from indexmem.evaluate.eviction_rules import (
     check_layers_alike,
     check_model,
 )
+from indexmem.evaluate.trial import try_parameters
 from indexmem.evaluate.units import Mask
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import FULL, make_method, needs_training
@@ -147,6 +148,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
     for config in grid.methods:
         untrained = needs_training(config) and checkpoint is None
         method = None if untrained else make_method(config, context)
+        try_parameters(config, context)
         checkpoints[config.label] = method.checkpoint if method else "untrained"
         if method and method.min_context > grid.length // 2:
             raise UserError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from indexmem.config.schema import EvictionConfig
+from indexmem.engine.faults import of_machine
 from indexmem.engine.prefill import prefill
 from indexmem.engine.recompress import Compression
 from indexmem.engine.sparse_prefill import sparse_prefill
@@ -113,7 +114,7 @@ def _after_prefill(
             wanted = request(backbone, len(context_ids), cell, method, config)
             rankings_HL = filled.rankings_HL[label]
             if label in filled.errors:
-                if wanted.tokens < len(context_ids):
+                if max(1, int(wanted.tokens)) < len(context_ids):
                     done.errors[cell.id] = filled.errors[label]
                     continue
                 # What keeps everything needs no ranking: contexts for long answers may be too short for one.
@@ -125,15 +126,18 @@ def _after_prefill(
                 target = min(target, compression.budget - method.extra_tokens)
             cache = method.compress(filled.context, rankings_HL, target)
             wanted.check(cache, cell)
-        except ValueError as error:  # the method cannot give this budget of this context
-            done.errors[cell.id] = error
+        except Exception as error:  # the method cannot give this budget of this context, whatever it says
+            if of_machine(error):
+                raise  # the caller has a smaller batch to try
+            done.errors[cell.id] = error.with_traceback(None)
         else:
             done.ready[cell.id] = Prepared(cache, filled.seconds, filled.score_seconds[label])
 
 
 def _as_they_come(backbone: Backbone, tokens: int, method: EvictionMethod) -> torch.Tensor:
     """A ranking of all tokens by position."""
-    return method.rank(torch.zeros(backbone.geometry.kv_heads, tokens, device=backbone.device), sinks=0)
+    kinds = (method.kinds_of_scores,) if method.kinds_of_scores > 1 else ()
+    return method.rank(torch.zeros(*kinds, backbone.geometry.kv_heads, tokens, device=backbone.device), sinks=0)
 
 
 def _before_prefill(
@@ -151,9 +155,9 @@ def _before_prefill(
         target = wanted.target if compression is None else min(wanted.target, compression.budget)
         filled = sparse_prefill(backbone, context_ids, method, target, config.sinks)
         wanted.check(filled.cache, cell)
-    except torch.OutOfMemoryError:
-        raise  # not the method's fault: the caller has a smaller batch to try
-    except (ValueError, RuntimeError) as error:
-        done.errors[cell.id] = error
+    except Exception as error:
+        if of_machine(error):
+            raise  # the caller has a smaller batch to try
+        done.errors[cell.id] = error.with_traceback(None)
     else:
         done.ready[cell.id] = Prepared(filled.cache, filled.seconds, filled.score_seconds)
