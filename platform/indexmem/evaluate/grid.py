@@ -26,6 +26,7 @@ from indexmem.evaluate.eviction_rules import (
     check_eviction,
     check_layers_alike,
     check_model,
+    check_trained_shape,
 )
 from indexmem.evaluate.trial import try_parameters
 from indexmem.evaluate.units import Mask
@@ -227,7 +228,9 @@ def _checkpoint(experiment: Experiment, required: bool) -> str | None:
     if not learned:
         return None
     if experiment.indexer.checkpoint:
-        return str(checkpoint_folder(experiment.indexer.checkpoint))
+        folder = str(checkpoint_folder(experiment.indexer.checkpoint))
+        check_trained_shape(experiment.indexer, folder)
+        return folder
     run = DistillRun.of(experiment)
     if run.finished:
         return str(run.final)
