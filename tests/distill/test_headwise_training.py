@@ -45,3 +45,8 @@ def test_a_training_window_loses_what_the_base_evicts(base):
 def test_a_base_with_a_pass_of_its_own_is_refused():
     with pytest.raises(UserError, match=r"memory.bases: 'kvzip' .* leave it out"):
         trainee("kvzip")
+
+
+def test_a_base_that_ranks_by_all_layers_together_is_refused():
+    with pytest.raises(UserError, match=r"memory.bases: 'running_mean' ranks by the scores of all layers"):
+        trainee("running_mean")

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 import yaml
-from tiny_models import save_tiny_model
+from tiny_models import save_tiny_model, tiny_backbone
 
 from indexmem.benchmarks.base import Sample
 from indexmem.cli import main
@@ -16,7 +16,7 @@ from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.cells import Cell, Task
-from indexmem.evaluate.eviction_rules import check_budgets, check_eviction
+from indexmem.evaluate.eviction_rules import check_budgets, check_eviction, check_trained_shape
 from indexmem.evaluate.grid import plan
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
@@ -180,6 +180,7 @@ def test_the_plan_checks_before_anything_else():
         (["indexer"], {"indexer": {"share": "layer"}, "scope": "layer"}, "scope=layer.*Use indexer.share=head"),
         (["indexmem"], {"indexer": {"share": "model"}, "grid": {"budgets": ["1 MiB"]}}, "2 layers each.*share=layer"),
         ([{"name": "adakv"}], {"eviction": {"decode_budget": 300}}, "adakv cannot rank"),
+        (["indexer"], {"indexer": {"share_every": 1}}, "share_every is 2 there and 1 here.*Use indexer.share_every=2"),
     ],
 )
 def test_commands_end_with_a_word_on_what_to_do(methods, settings, words, tmp_path, capsys):
@@ -201,3 +202,27 @@ def test_commands_end_with_a_word_on_what_to_do(methods, settings, words, tmp_pa
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
     assert main(["eval", str(tmp_path / "spec.yaml")]) == 2
     assert re.search(words, " ".join(capsys.readouterr().err.split()))
+
+
+@pytest.mark.parametrize(
+    ("said", "differs"),
+    [
+        ({}, None),  # what the spec leaves open is the checkpoint's
+        ({"scope": "layer", "share_every": 2, "pair_term": True, "token_term": 0}, None),
+        ({"share_every": 1}, "share_every is 2 there and 1 here. Use indexer.share_every=2"),
+        ({"scope": "kv_head"}, "scope is layer there and kv_head here. Use indexer.scope=layer"),
+        ({"pair_term": False}, "pair_term is True there and False here. Use indexer.pair_term=true"),
+        ({"token_term": 128}, "token_term is 0 there and 128 here"),
+        ({"pair_term": True, "heads": 3, "dim": 4}, "heads is 2 there and 3 here. Use indexer.heads=2,"),
+    ],
+)
+def test_a_spec_does_not_say_another_indexer_than_its_checkpoint_holds(said, differs, tmp_path):
+    geometry = tiny_backbone().geometry
+    trained = IndexerConfig(pair_term=True, token_term=0, heads=2, dim=4, share_every=2, scope="layer")
+    save_modules({"indexer": IndexerStack(IndexerShape.of(trained, geometry), geometry)}, tmp_path)
+    config = IndexerConfig(checkpoint=str(tmp_path), **said)
+    if differs is None:
+        check_trained_shape(config, str(tmp_path))
+    else:
+        with pytest.raises(UserError, match=differs):
+            check_trained_shape(config, str(tmp_path))

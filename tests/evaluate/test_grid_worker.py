@@ -83,10 +83,19 @@ def test_a_bad_sample_does_not_take_the_others_with_it(tmp_path):
     bad = lambda tasks: KeyError("letter") if any(t.sample.id == "null_a/1" for t in tasks) else None  # noqa: E731
     worker, evaluator, backlog = setup(tmp_path, bad)
     outcome = worker.run(backlog.take(4, 100))
-    assert evaluator.asked == [12, 3, 3, 3, 3], "its cells are not tried one by one: all of them share what fails"
+    assert evaluator.asked == [12, 3, 3, 1, 2, 1, 1, 3, 3], "its cells are tried apart: one method may be at fault"
     failed = [r for r in rows(outcome) if r["status"] != OK]
     assert {(r["sample_id"], r["error_class"]) for r in failed} == {("null_a/1", "KeyError")}
     assert (outcome.done, outcome.failed) == (12, 3)
+
+
+def test_a_bad_cell_does_not_take_the_other_cells_of_its_sample_with_it(tmp_path):
+    """As a method that fails while it decodes."""
+    bad = lambda tasks: ZeroDivisionError() if any(c.budget.ratio == 0.25 for t in tasks for c in t.cells) else None  # noqa: E731
+    worker, _, backlog = setup(tmp_path, bad)
+    outcome = worker.run(backlog.take(4, 100))
+    assert (outcome.done, outcome.failed) == (12, 4)
+    assert {r["ratio"] for r in rows(outcome) if r["status"] != OK} == {0.25}
 
 
 def test_a_lost_device_is_not_survived(tmp_path):

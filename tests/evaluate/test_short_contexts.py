@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from method_zoo import every_method
 from tiny_models import random_ids, tiny_backbone
 
 from indexmem.config.budget import Budget
@@ -29,7 +30,24 @@ def test_all_of_a_short_context_is_kept_for_a_budget_that_holds_while_decoding(p
     assert done.ready.keys() == {"0.0"}
     cache = done.ready["0.0"].cache
     assert all(kept_HK.tolist() == [list(range(SHORT))] * 2 for kept_HK in cache.kept_HK)
-    assert "window size" in str(done.errors["0.5"])
+    assert "ranks contexts of 65 tokens or more; this one has 20" in str(done.errors["0.5"])
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_context_of_a_token_or_a_few(length, tmp_path):
+    """One token is kept by every method, since none keeps less; of more, what can be ranked is."""
+    backbone = tiny_backbone()
+    methods = {name: x for name, x in every_method(backbone.geometry, tmp_path).items() if name != "xkv"}
+    cells = [Cell(name, MethodConfig(name=name), Budget.of_ratio(0.5), "b", "b", "") for name in methods]
+    done = prepare(backbone, random_ids(length), cells, methods, EvictionConfig())
+    kept = max(1, length // 2)
+    for name, error in done.errors.items():
+        assert length > 1 and methods[name].min_context > length, (name, error)
+        assert f"contexts of {methods[name].min_context} tokens or more; this one has {length}" in str(error)
+    for name, ready in done.ready.items():
+        lengths = [n for layer in range(3) for n in ready.cache.lengths(layer)]
+        assert name == "full" or 6 * kept <= sum(lengths) <= max(6, 3 * length), name
+    assert {"knorm", "random", "keydiff", "indexer"} <= done.ready.keys()
 
 
 def test_a_budget_below_the_context_still_needs_a_ranking():

@@ -163,6 +163,7 @@ def test_fastkvzip_keeps_what_kvpress_does_not_mask(family, layerwise, tmp_path)
         ("kvzip", {"chunk_size": 0}, "chunk_size=0 must be a number of tokens, 1 or more"),
         ("kvzip", {"n_sink": -1}, "n_sink=-1"),
         ("kvzip+memory", {}, "no memory can be trained"),
+        ("running_mean+memory", {}, "ranks by all layers' scores, so no memory can be trained"),
         ("fastkvzip", {}, "weights: FOLDER or a hub id such as Jang-Hyun/Fast-KVzip"),
         ("fastkvzip", {"weights": "./nowhere.pt"}, "./nowhere.pt does not exist"),
         ("fastkvzip", {"weights": "gates.pt"}, "could not be loaded"),

@@ -1,5 +1,6 @@
 """Models with sliding-window layers: eviction acts in the others alone, whoever evicts."""
 
+import copy
 import json
 
 import pytest
@@ -12,7 +13,7 @@ from kvpress import (
     StreamingLLMPress,
     TOVAPress,
 )
-from press_cases import LENGTH, SINKS, checkpoint, filled, hooks_of, plain
+from press_cases import LENGTH, SINKS, checkpoint, engine_logits, filled, hooks_of, plain, question_logits
 from tiny_models import FULL_LAYERS, SLIDING_FAMILIES, SLIDING_LAYERS, WINDOW, random_ids, tiny_backbone, tiny_model
 from transformers import DynamicCache
 
@@ -147,6 +148,31 @@ def test_presses_keep_what_our_engine_keeps(tmp_path, family, settings):
             assert hooks_of(plain(family)) == len(FULL_LAYERS)
             press.detach()
     assert hooks_of(plain(family)) == 0
+
+
+@pytest.mark.parametrize("family", SLIDING_FAMILIES)
+@pytest.mark.parametrize("share", ["head", "model"])
+def test_a_question_after_a_press_is_answered_as_by_our_engine(tmp_path, family, share):
+    """Six tokens at once, as kvpress' pipeline feeds them: the mask is as long as the first, sliding layer."""
+    folder = checkpoint(tmp_path, tiny_backbone(family).geometry, token_term=8)
+    model = copy.deepcopy(plain(family))  # masks stay fitted
+    press = IndexMemPress.from_pretrained(folder, compression_ratio=0.7, share=share)
+    for name, used in (("indexmem", press), ("indexer", press.press)):
+        theirs = question_logits(model, filled(model, used))
+        ours = engine_logits(family, folder, name, 0.7, share=share, floor=0.1)
+        torch.testing.assert_close(theirs, ours, rtol=1e-3, atol=1e-3)
+        press.detach()
+
+
+def test_masks_that_fit_are_left_alone(tmp_path):
+    folder = checkpoint(tmp_path, tiny_backbone(FAMILY).geometry)
+    model = copy.deepcopy(plain(FAMILY))
+    before = question_logits(model, filled(model, None))
+    press = IndexerPress.from_pretrained(folder, compression_ratio=0.0)
+    for _ in range(2):
+        filled(model, press)
+    assert torch.equal(question_logits(model, filled(model, None)), before)
+    assert [len(layer.self_attn._forward_pre_hooks) for layer in model.get_decoder().layers] == [0, 1, 0, 0, 1, 1, 0]
 
 
 def test_trained_modules_count_layers_with_full_attention(tmp_path):

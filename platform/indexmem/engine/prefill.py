@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from indexmem.engine.chunked import forward_in_chunks
+from indexmem.engine.faults import of_machine
 from indexmem.engine.layer_stack import LayerStack
 from indexmem.engine.stopwatch import Stopwatch
 from indexmem.eviction.context import ContextCache, Window
@@ -80,6 +81,11 @@ class _Scoring:
         self._prompt = prompt
         self.watch = Stopwatch(backbone.device)
         self._done = Prefill(ContextCache(tokens=len(context_ids)), {label: [] for label in methods})
+        for label, method in methods.items():
+            if len(context_ids) < method.min_context:
+                self._done.errors[label] = ValueError(
+                    f"the method ranks contexts of {method.min_context} tokens or more; this one has {len(context_ids)}"
+                )
         self._scores_nHL: dict[str, list[Tensor]] = {label: [] for label in methods}  # one or more layers each
         on_taps = {label: method for label, method in methods.items() if not method.own_pass}
         self._alone = {label: method for label, method in on_taps.items() if method.last_queries is None}
@@ -151,7 +157,7 @@ class _Scoring:
         try:
             with self.watch.timing(when + label):
                 work()
-        except torch.OutOfMemoryError:
-            raise  # not the method's fault: the caller has a smaller batch to try
-        except (ValueError, AssertionError, RuntimeError) as error:
-            self._done.errors[label] = error
+        except Exception as error:  # whatever a method raises
+            if of_machine(error):
+                raise  # the caller has a smaller batch to try
+            self._done.errors[label] = error.with_traceback(None)  # whose frames would keep tensors alive

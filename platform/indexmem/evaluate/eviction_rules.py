@@ -6,11 +6,15 @@ from indexmem.config.modules import IndexerConfig
 from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.budgets import BudgetError, Footprint
+from indexmem.eviction.checkpoint import read_config
+from indexmem.eviction.indexer import NAME as INDEXER
+from indexmem.eviction.indexer import IndexerShape
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.registry import DECODING, FULL, base_name
 from indexmem.models.geometry import Geometry
 
 DECODE_DETAILS = ("decode_every", "decode_window")
+TRAINED = ("scope", "share_every", "activation", "pair_term", "token_term", "heads", "dim")  # as a checkpoint's shape
 SPARSE = ("indexer",)  # methods that can choose tokens before their K and V exist
 
 
@@ -58,6 +62,26 @@ def check_budgets(config: EvictionConfig, grid: GridConfig) -> None:
         )
 
 
+def check_trained_shape(config: IndexerConfig, folder: str) -> None:
+    """Raises UserError where the spec says what an indexer is and its checkpoint holds another one.
+
+    What the spec leaves open is the checkpoint's.
+    """
+    held = read_config(folder)["modules"].get(INDEXER)
+    if held is None:
+        return  # `make_method` says so where an indexer is asked for
+    shape = IndexerShape(**held["shape"])
+    said = {name: getattr(config, name) for name in TRAINED if name in config.model_fields_set}
+    differs = {name: value for name, value in said.items() if value not in (None, getattr(shape, name))}
+    if differs:
+        pairs = ", ".join(f"{name} is {getattr(shape, name)} there and {value} here" for name, value in differs.items())
+        typed = " ".join(f"indexer.{name}={str(getattr(shape, name)).lower()}" for name in differs)
+        raise UserError(
+            f"indexer.checkpoint={config.checkpoint} was trained as another indexer than the spec describes: {pairs}. "
+            f"Use {typed}, leave that out of the spec, or name another checkpoint."
+        )
+
+
 def check_bytes_suffice(method: MethodConfig, footprint: Footprint, grid: GridConfig, config: EvictionConfig) -> None:
     """Raises UserError for a budget whose bytes do not hold the method's own state and one token."""
     for budget in grid.requested:
@@ -75,7 +99,7 @@ def check_layers_alike(
     sizes = [str(budget) for budget in grid.requested if equal_bytes or budget.kind == "bytes"]
     if sizes and sharing.across == "model" and geometry.layers % sharing.alike:
         raise UserError(
-            f"grid.budgets: {sizes[0]} has no exact meaning in bytes for method '{config.label}', whose layers share a "
+            f"grid.budgets: {sizes[0]} has no exact meaning in bytes for '{config.label}', whose layers share a "
             f"budget: its indexers serve {sharing.alike} layers each, and the last of {geometry.layers} layers fewer. Use "
             "indexer.share=layer, or budgets in tokens without eviction.equal_bytes."
         )

@@ -26,7 +26,9 @@ from indexmem.evaluate.eviction_rules import (
     check_eviction,
     check_layers_alike,
     check_model,
+    check_trained_shape,
 )
+from indexmem.evaluate.trial import try_parameters
 from indexmem.evaluate.units import Mask
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import FULL, make_method, needs_training
@@ -148,6 +150,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
     for config in grid.methods:
         untrained = needs_training(config) and checkpoint is None
         method = None if untrained else make_method(config, context)
+        try_parameters(config, context)
         checkpoints[config.label] = method.checkpoint if method else "untrained"
         if method and method.min_context > grid.length // 2:
             raise UserError(
@@ -225,7 +228,9 @@ def _checkpoint(experiment: Experiment, required: bool) -> str | None:
     if not learned:
         return None
     if experiment.indexer.checkpoint:
-        return str(checkpoint_folder(experiment.indexer.checkpoint))
+        folder = str(checkpoint_folder(experiment.indexer.checkpoint))
+        check_trained_shape(experiment.indexer, folder)
+        return folder
     run = DistillRun.of(experiment)
     if run.finished:
         return str(run.final)

@@ -9,6 +9,7 @@ import torch
 
 from indexmem.config.budget import Budget
 from indexmem.config.schema import EvictionConfig
+from indexmem.engine.faults import of_machine
 from indexmem.engine.prefill import prefill
 from indexmem.engine.recompress import Compression
 from indexmem.engine.sparse_prefill import sparse_prefill
@@ -124,22 +125,25 @@ def _after_prefill(
             wanted = request(backbone, len(context_ids), cell, method, config)
             rankings_HL = filled.rankings_HL[label]
             if label in filled.errors:
-                if wanted.target < len(context_ids):
+                if max(1, int(wanted.target)) < len(context_ids):
                     done.errors[cell.id] = filled.errors[label]
                     continue
                 # What keeps everything needs no ranking: contexts for long answers may be too short for one.
                 rankings_HL = [_as_they_come(backbone, len(context_ids), method)] * backbone.geometry.layers
             cache = method.compress(filled.context, rankings_HL, wanted.target)
             wanted.check(cache)
-        except ValueError as error:  # the method cannot give this budget of this context
-            done.errors[cell.id] = error
+        except Exception as error:  # the method cannot give this budget of this context, whatever it says
+            if of_machine(error):
+                raise  # the caller has a smaller batch to try
+            done.errors[cell.id] = error.with_traceback(None)
         else:
             done.ready[cell.id] = Prepared(cache, wanted.compression, filled.seconds, filled.score_seconds[label])
 
 
 def _as_they_come(backbone: Backbone, tokens: int, method: EvictionMethod) -> torch.Tensor:
     """A ranking of all tokens by position."""
-    return method.rank(torch.zeros(backbone.geometry.kv_heads, tokens, device=backbone.device), sinks=0)
+    kinds = (method.kinds_of_scores,) if method.kinds_of_scores > 1 else ()
+    return method.rank(torch.zeros(*kinds, backbone.geometry.kv_heads, tokens, device=backbone.device), sinks=0)
 
 
 def _before_prefill(
@@ -155,9 +159,9 @@ def _before_prefill(
         wanted = request(backbone, len(context_ids), cell, method, config)
         filled = sparse_prefill(backbone, context_ids, method, wanted.target, config.sinks)
         wanted.check(filled.cache)
-    except torch.OutOfMemoryError:
-        raise  # not the method's fault: the caller has a smaller batch to try
-    except (ValueError, RuntimeError) as error:
-        done.errors[cell.id] = error
+    except Exception as error:
+        if of_machine(error):
+            raise  # the caller has a smaller batch to try
+        done.errors[cell.id] = error.with_traceback(None)
     else:
         done.ready[cell.id] = Prepared(filled.cache, wanted.compression, filled.seconds, filled.score_seconds)

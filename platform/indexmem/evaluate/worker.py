@@ -139,6 +139,8 @@ class Worker:
                 queue.appendleft(piece)
             elif len(piece) > 1:  # one of the samples is at fault
                 queue.extendleft([task] for task in reversed(piece))
+            elif count > 1:  # one of the sample's cells is: the others go on
+                queue.extendleft(reversed(_halves(piece)))
             else:
                 yield self.assignment.failed_rows(piece, failure), []
                 self.rows_at_once = before  # this row was too large, not the batch
@@ -173,16 +175,15 @@ def _halves(piece: Sequence[Task]) -> list[list[Task]]:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    import torch
+    from indexmem.engine.faults import out_of_memory
 
-    allocator = "DefaultCPUAllocator"  # in main memory torch raises a plain RuntimeError
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or allocator in str(error)
+    return out_of_memory(error)
 
 
 def _device_lost(error: BaseException) -> bool:
-    import torch
+    from indexmem.engine.faults import device_lost
 
-    return isinstance(error, torch.AcceleratorError)
+    return device_lost(error)
 
 
 def _free_memory() -> None:

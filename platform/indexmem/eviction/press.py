@@ -29,6 +29,7 @@ from indexmem.eviction.methods.shared import SharingConfig
 from indexmem.eviction.policy import comparable, keep, kept_count, rank
 from indexmem.eviction.press_memory import AttachedMemories
 from indexmem.eviction.press_sharing import SharedBudget, check_maskable, mask
+from indexmem.eviction.press_sliding import fit_masks
 from indexmem.eviction.sharing import EVEN, Sharing
 from indexmem.files import expanded
 from indexmem.models.attention import layer_number
@@ -92,6 +93,7 @@ class IndexerPress(ScorerPress):
     def post_init_from_model(self, model: PreTrainedModel) -> None:
         """Raises UserError when the indexer was trained for a model of other sizes."""
         check_fits(self.indexers.geometry, model)
+        fit_masks(model)
 
     @torch.no_grad()
     def score(
@@ -170,6 +172,7 @@ class MemoryPress(BasePress):
         self.press.post_init_from_model(model)
         check_fits(self.memories.geometry, model)
         self._attached.attach(model)
+        fit_masks(model)
 
     def detach(self) -> None:
         """Remove the hooks from all models; safe to repeat.

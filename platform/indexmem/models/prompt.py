@@ -42,10 +42,8 @@ class PromptFormat:
         if tokenizer.chat_template is None:
             return cls(prefix=tokenizer.bos_token or "", suffix="\n")
         as_text = _rendered(tokenizer, MARKER)
-        for rendered in (
-            as_text,
-            _rendered(tokenizer, [{"type": "text", "text": MARKER}]),
-        ):  # some want a list of parts
+        as_parts = _rendered(tokenizer, [{"type": "text", "text": MARKER}])  # which some templates want
+        for rendered in (as_text, as_parts):
             if rendered.count(MARKER) == 1:
                 prefix, _, suffix = rendered.partition(MARKER)
                 return cls(prefix=prefix, suffix=suffix)

@@ -181,4 +181,9 @@ def _base_method(
     method = make_method(MethodConfig(name=base), context)
     if method.own_pass:
         raise UserError(f"memory.bases: '{base}' reads a whole context again and cannot score windows; leave it out.")
+    if method.cross_layer:
+        raise UserError(
+            f"memory.bases: '{base}' ranks by the scores of all layers, and training evicts layer by layer: a memory "
+            "would learn of other tokens than those that are evicted. Leave it out, or name a method of its base."
+        )
     return method

@@ -60,6 +60,7 @@ class EvictionMethod(ABC):
     # What its scores depend on besides K and V: the queries of so many last tokens; None: all tokens', or more.
     # With a number, `score` may get several layers as a batch, with these queries only and no hidden states.
     last_queries: int | None = None
+    kinds_of_scores = 1  # more than one: `score` gives [B, kinds, H, L], all that the ranking depends on
     per_head = True  # False: a layer's heads all get the same scores
     sharing: Sharing = EVEN  # whose budget a head's tokens come out of
     layers_alike = 1  # so many layers that follow one another get the same scores
@@ -68,7 +69,7 @@ class EvictionMethod(ABC):
     def score(self, tap: LayerTap) -> Tensor:
         """Importance [B, H, L] of each context token in this layer; higher is kept longer.
 
-        A method with a `rank` of its own may return [B, ..., H, L]: all that its ranking depends on.
+        A method with a `rank` of its own may return several `kinds_of_scores`, [B, kinds, H, L].
         """
 
     def score_context(

@@ -64,6 +64,7 @@ class Compactor(EvictionMethod):
         """Raises UserError for negative numbers of tokens."""
         if min(sink_size_start, sink_size_end) < 0:
             raise UserError("sink_size_start and sink_size_end must be numbers of tokens, 0 or more")
+        self.kinds_of_scores = 2
         self.first, self.last, self.blending = sink_size_start, sink_size_end, blending
         self.leverage = Seeded(LeverageScorePress(sketch_dimension=sketch_dimension), seed)
         self.attention = KvpressMethod(NonCausalAttnPress(chunk_size=chunk_size))

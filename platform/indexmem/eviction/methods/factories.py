@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from types import MappingProxyType
+from typing import Any, get_type_hints
 
 from kvpress import ScorerPress
+from pydantic import TypeAdapter, ValidationError
 
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.kvpress_scores import KvpressMethod
+
+NO_TYPES: Mapping[str, Any] = MappingProxyType({})
 
 Build = Callable[[Mapping[str, Any], MethodContext], EvictionMethod]
 
@@ -31,7 +35,7 @@ def kvpress(
     of_press = [field.name for field in fields(press) if field.name != "compression_ratio"]
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
-        check_params(params, (*of_press, *extra))
+        check_params(params, (*of_press, *extra), get_type_hints(press) | get_type_hints(kind.__init__))
         own = {name: params[name] for name in extra if name in params}
         return kind(press(**{name: value for name, value in params.items() if name not in extra}), **own)
 
@@ -42,7 +46,7 @@ def own(scores: str, kind: type[EvictionMethod], allowed: tuple[str, ...] = ()) 
     """A method that its parameters alone describe."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
-        check_params(params, allowed)
+        check_params(params, allowed, get_type_hints(kind.__init__))
         return kind(**params)
 
     return Entry(scores, kind, build)
@@ -52,7 +56,7 @@ def for_model(scores: str, kind: type[Any], *allowed: str) -> Entry:
     """A method that is built for a model: its constructor takes the MethodContext first."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
-        check_params(params, allowed)
+        check_params(params, allowed, get_type_hints(kind.__init__))
         return kind(context, **params)
 
     return Entry(scores, kind, build)
@@ -62,7 +66,7 @@ def learned(scores: str, kind: type[Any], *allowed: str) -> Entry:
     """A method with modules that a spec trains: its constructor takes their folder and the MethodContext."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
-        check_params(params, ("checkpoint", *allowed))
+        check_params(params, ("checkpoint", *allowed), get_type_hints(kind.__init__))
         folder = params.get("checkpoint") or context.checkpoint
         if folder is None:
             raise UserError("needs a trained checkpoint: distil one first, or set indexer.checkpoint=FOLDER")
@@ -71,8 +75,13 @@ def learned(scores: str, kind: type[Any], *allowed: str) -> Entry:
     return Entry(scores, kind, build)
 
 
-def check_params(params: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    """Raise UserError for a parameter that the method does not have."""
-    for name in params:
+def check_params(params: Mapping[str, Any], allowed: Sequence[str], types: Mapping[str, Any] = NO_TYPES) -> None:
+    """Raise UserError for a parameter that the method does not have, or a value that is not of its type."""
+    for name, value in params.items():
         if name not in allowed:
             raise UserError(f"unknown parameter '{name}'. Allowed: {', '.join(allowed) or 'none'}.")
+        if name in types:
+            try:
+                TypeAdapter(types[name]).validate_python(value, strict=True)
+            except ValidationError as error:
+                raise UserError(f"parameter '{name}': {error.errors()[0]['msg']}, got {value!r}") from None

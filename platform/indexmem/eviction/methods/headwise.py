@@ -82,6 +82,7 @@ class CriticalKV(ByScoresOf):
     def __init__(self, base: EvictionMethod, config: CriticalKVConfig) -> None:
         """Raises UserError for a base that is more than a scorer."""
         super().__init__(base, config.base)
+        self.kinds_of_scores = 2
         self.config = config
 
     def score(self, tap: LayerTap) -> Tensor:

@@ -12,7 +12,7 @@ from functools import singledispatch
 from types import SimpleNamespace
 
 import torch
-from kvpress import ExpectedAttentionPress, LagKVPress, ScorerPress, SnapKVPress
+from kvpress import ExpectedAttentionPress, LagKVPress, ScorerPress, SnapKVPress, TOVAPress
 from kvpress.utils import get_prerope_query_states
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import rotate_half
@@ -108,6 +108,10 @@ class SnapKV(OfWindow):
 class TOVA(KvpressMethod):
     last_queries = 1
     per_head = False
+
+    def __init__(self, press: TOVAPress) -> None:
+        super().__init__(press)
+        self.min_context = 2  # the last token, and one to rank
 
     def decode_scorer(self, rows: Sequence[RowCache]) -> WindowAttention:
         return WindowAttention(1, across_heads=True)

@@ -143,8 +143,9 @@ def make_method(config: MethodConfig, context: MethodContext) -> EvictionMethod:
         hint = f" Did you mean '{near[0]}'?" if near else ""
         names = ", ".join([*METHODS, INDEXMEM])
         raise UserError(f"Unknown method '{config.name}'.{hint} Methods: {names}; NAME+memory adds a trained memory.")
-    if entry.kind.own_pass and plus:
-        raise UserError(f"Method '{config.label}': '{base}' scores no windows, so no memory can be trained for it.")
+    if plus and (entry.kind.own_pass or entry.kind.cross_layer):
+        reason = "scores no windows" if entry.kind.own_pass else "ranks by all layers' scores"
+        raise UserError(f"Method '{config.label}': '{base}' {reason}, so no memory can be trained for it.")
     try:
         sharing, params = take_sharing(config.params)
         if not plus:
