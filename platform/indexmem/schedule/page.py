@@ -13,6 +13,10 @@ from indexmem.live.status import duration
 from indexmem.schedule.night import Night
 from indexmem.schedule.verdict import Change, MethodScore, Verdict
 
+UNKNOWN_SPREAD = (
+    " That does not hold for modules that are trained anew every night: one night does not tell how far they move by "
+    "chance alone. From two earlier nights on it does."
+)
 SHOWN = 50  # changes in a table; the rest is in verdict.json
 
 
@@ -74,7 +78,8 @@ def explanation(verdict: Verdict) -> str:
     return (
         f"Compared on the same samples with {nights}. A regression loses at least "
         f"{100 * verdict.minimum_effect:g} points, is lower than on each of these nights, and is significant over the "
-        f"whole table: when nothing changed, at most {100 * verdict.level:g}% of nights show one."
+        f"whole table, by the luck of samples and by the spread of the earlier nights: when nothing changed, at most "
+        f"{100 * verdict.level:g}% of nights show one.{UNKNOWN_SPREAD if len(verdict.reference) < 2 else ''}"
     )
 
 
