@@ -33,7 +33,7 @@ def test_modules_that_move_every_night_raise_no_more_alarms_than_others():
 
 
 def test_without_the_spread_of_nights_every_fourth_night_would(monkeypatch):
-    monkeypatch.setattr("indexmem.schedule.compare.spread_tail", lambda scores_SN: 0.0)
+    monkeypatch.setattr("indexmem.schedule.wander.Wander.tail", lambda wander, least_spread: 0.0)
     assert wandering_alarms() > 0.2
 
 

@@ -99,11 +99,13 @@ def test_questions_on_one_text_are_one_piece_of_evidence(spec, tonight):
     assert not judged(spec, tonight).regressions
 
 
-def test_a_page_says_what_one_earlier_night_cannot_tell(spec, tonight):
+def test_a_page_says_what_few_earlier_nights_cannot_tell(spec, tonight):
     fill(tonight)
-    assert "one night does not tell" not in markdown(judged(spec, tonight))
-    since = spec.compare.model_copy(update={"since": date(1)})
-    assert "one night does not tell" in markdown(judged(spec.model_copy(update={"compare": since}), tonight))
+    assert "Before there are 3 earlier nights" in markdown(judged(spec, tonight))
+    later = Nights.of(spec).night(date(3))
+    fill(later)
+    assert len(judged(spec, later).reference) == 3
+    assert "Before there are" not in markdown(judged(spec, later))
 
 
 def test_a_night_without_any_row_is_a_failure(spec, tonight):

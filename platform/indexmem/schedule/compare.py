@@ -9,7 +9,7 @@ luck of samples (`exchange`) nor the spread of earlier nights (`wander`) explain
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -19,7 +19,7 @@ from indexmem.results.stats import holm, paired_difference
 from indexmem.schedule.exchange import Floats, Labels, lower_tail, upper_tail
 from indexmem.schedule.scores import Scores, common_samples, over_cells, side_by_side
 from indexmem.schedule.verdict import Change
-from indexmem.schedule.wander import spread_tail
+from indexmem.schedule.wander import Wander
 
 FAMILIES = 2
 
@@ -38,6 +38,7 @@ class Pair:
     benchmark: str | None
     scores_SN: Floats
     groups_S: Labels | None = None  # samples with one label depend on each other; by default none do
+    least_spread: float = 0.0  # between nights; of a cell its method's, since one module moves all cells
 
     @property
     def tonight_S(self) -> Floats:
@@ -112,8 +113,13 @@ def families_of(
     cells, methods = [], []
     for suite, scores in tonight.items():
         before, owners = [night.get(suite, {}) for night in earlier], groups.get(suite, NO_GROUPS)
-        cells += cell_pairs(suite, scores, before, owners)
-        methods += method_pairs(suite, scores, before, owners)
+        over_all = method_pairs(suite, scores, before, owners)
+        spreads = {pair.method: Wander.of(pair.scores_SN).spread for pair in over_all}
+        methods += over_all
+        cells += [
+            replace(pair, least_spread=spreads.get(pair.method, 0.0))
+            for pair in cell_pairs(suite, scores, before, owners)
+        ]
     return [cells, methods]
 
 
@@ -131,7 +137,7 @@ def _moved(families: Sequence[Sequence[Pair]], config: CompareConfig, tail: Tail
     assert len(families) == FAMILIES, "the level is shared by all families"
     changes = []
     for pairs in families:
-        found = [max(tail(p.scores_SN, p.groups_S), spread_tail(-sign * p.scores_SN)) for p in pairs]
+        found = [max(tail(p.scores_SN, p.groups_S), Wander.of(-sign * p.scores_SN).tail(p.least_spread)) for p in pairs]
         adjusted = np.minimum(1.0, FAMILIES * holm(found)).tolist()
         for pair, p_value in zip(pairs, adjusted):
             large = sign * pair.effect >= config.minimum_effect

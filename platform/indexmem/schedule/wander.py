@@ -8,26 +8,39 @@ method that answers alike every night have no spread, and the test costs it noth
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from scipy import stats
 
 from indexmem.schedule.exchange import Floats
 
+ROUNDING = 1e-12
 
-def spread_tail(scores_SN: Floats) -> float:
-    """P(a night this low or lower) by the spread of the nights before; column 0 of `scores_SN` is tonight.
 
-    0 with a single earlier night, whose spread nobody knows.
-    """
-    earlier_SN = scores_SN[:, 1:]
-    usual_S = np.nanmean(earlier_SN, axis=1)
-    gap = float((scores_SN[:, 0] - usual_S).mean())
-    seen_N = ~np.isnan(earlier_SN).all(axis=0)
-    levels_N = np.nanmean((earlier_SN - usual_S[:, None])[:, seen_N], axis=0)
-    nights = levels_N.size
-    if nights < 2:
-        return 0.0
-    spread = float(levels_N.std(ddof=1)) * (1 + 1 / nights) ** 0.5
-    if spread < 1e-12:
-        return float(gap >= 0)
-    return float(stats.t.cdf(gap / spread, nights - 1))
+@dataclass(frozen=True)
+class Wander:
+    """How far tonight is from the mean of the nights before, and how far these are from each other."""
+
+    gap: float
+    spread: float  # standard deviation of one night's level; 0 with a single earlier night, whose spread nobody knows
+    nights: int
+
+    @classmethod
+    def of(cls, scores_SN: Floats) -> Wander:
+        """Of scores [S, 1 + nights] with tonight in column 0; NaN where an earlier night has no score."""
+        earlier_SN = scores_SN[:, 1:]
+        usual_S = np.nanmean(earlier_SN, axis=1)
+        seen_N = ~np.isnan(earlier_SN).all(axis=0)
+        levels_N = np.nanmean((earlier_SN - usual_S[:, None])[:, seen_N], axis=0)
+        spread = float(levels_N.std(ddof=1)) if levels_N.size > 1 else 0.0
+        return cls(float((scores_SN[:, 0] - usual_S).mean()), spread, levels_N.size)
+
+    def tail(self, least_spread: float = 0.0) -> float:
+        """P(a night this low or lower). `least_spread`: that of what this is a part of, since few samples may agree on
+        two nights by chance.
+        """
+        error = max(self.spread, least_spread) * (1 + 1 / self.nights) ** 0.5
+        if error < ROUNDING:
+            return float(self.gap >= 0)
+        return float(stats.t.cdf(self.gap / error, max(1, self.nights - 1)))
