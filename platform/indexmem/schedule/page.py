@@ -15,8 +15,8 @@ from indexmem.schedule.verdict import Change, MethodScore, Verdict
 
 ENOUGH_NIGHTS = 3  # two that are equal by chance look like a method that always answers alike
 UNKNOWN_SPREAD = (
-    f"Before there are {ENOUGH_NIGHTS} earlier nights, that does not hold for modules that every night trains anew: how "
-    "far chance alone moves them is unknown."
+    f"Before there are {ENOUGH_NIGHTS} earlier nights, that does not hold for modules that every night trains anew: "
+    "how far chance alone moves them is unknown."
 )
 SHOWN = 50  # changes in a table; the rest is in verdict.json
 
