@@ -12,12 +12,17 @@ from report_rows import make_row, make_rows
 from report_zoo import DEPTHS, LENGTHS, zoo_rows
 
 from indexmem.config.budget import Budget
-from indexmem.report.facets import facets, heat_maps
+from indexmem.report.facets import Facet, facets, heat_maps
 from indexmem.report.figures.groups import facet_chart
 from indexmem.report.figures.heatmaps import heat_map
 from indexmem.results.schema import ROW_SCHEMA
+from indexmem.results.summary import summarise
 
 HALF = Budget.of_ratio(0.5)
+
+
+def faceted(rows: pa.Table) -> tuple[Facet, ...]:
+    return facets(rows, summarise(rows).ranked)
 
 
 def labelled(labels: list[dict[str, Any]], scores: list[float], **changes: Any) -> list[dict[str, Any]]:
@@ -32,15 +37,15 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
 def test_a_category_weighs_its_benchmarks_equally() -> None:
     qa, code = {"category": "qa"}, {"category": "code"}
     rows = labelled([qa] * 2 + [code], [1.0, 1.0, 0.0]) + labelled([qa] * 6, [0.0] * 6, benchmark="c", cell_id="c")
-    (facet,) = facets(table(rows))
+    (facet,) = faceted(table(rows))
     assert (facet.name, facet.values) == ("category", ("code", "qa"))
     assert facet.cells["a", HALF, "qa"].mean == 0.5
     assert facet.cells["a", HALF, "code"].mean == 0.0
 
 
 def test_no_facet_without_labels_or_with_one_value() -> None:
-    assert facets(make_rows(samples=2)) == ()
-    assert facets(table(labelled([{"category": "qa"}] * 3, [1.0] * 3))) == ()
+    assert faceted(make_rows(samples=2)) == ()
+    assert faceted(table(labelled([{"category": "qa"}] * 3, [1.0] * 3))) == ()
     assert heat_maps(make_rows(samples=2)) == ()
 
 
@@ -74,7 +79,7 @@ def test_maps_have_one_colour_scale_and_a_panel_per_method_with_the_full_cache()
 
 
 def test_a_facet_chart_has_the_facets_numbers() -> None:
-    facet = next(f for f in facets(zoo_rows(models=["m"], samples=4)) if f.name == "category")
+    facet = next(f for f in faceted(zoo_rows(models=["m"], samples=4)) if f.name == "category")
     figure = facet_chart(facet, HALF, ("indexmem", "random"))
     assert [trace.name for trace in figure.data] == ["indexmem", "random"]
     cells = [facet.cells["random", HALF, value] for value in facet.values]

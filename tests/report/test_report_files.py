@@ -65,6 +65,14 @@ def test_every_line_of_a_table_has_as_many_cells(content: Content) -> None:
         assert len(lines) > 9
 
 
+def test_captions_say_who_is_not_ranked() -> None:
+    rows = make_rows(samples=10, failures=10)  # all of the last method's last benchmark at 90 %
+    (view,) = gather(Experiment(), rows, RETENTION_SCHEMA.empty_table()).views
+    for text in (budgets_table([view], 4096), benchmarks_table(view, Budget.of_ratio(0.9))):
+        assert r"Not ranked at 90\%: random (lacks 10 of 30 samples)." in text
+        assert r"random" in text and "--" in text
+
+
 def test_foreign_names_do_not_break_latex() -> None:
     assert escaped(r"a_b%{c}\d~^") == r"a\_b\%\{c\}\textbackslash{}d\textasciitilde{}\textasciicircum{}"
 

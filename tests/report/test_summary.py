@@ -50,8 +50,8 @@ def test_more_rivals_need_a_larger_lead() -> None:
 
 
 def test_rivals_that_answer_alike_cost_nothing() -> None:
-    """120 rivals that are wrong everywhere are one comparison: 500 of 500 is no noise."""
-    cells = {("good", 0.5, "b"): [1.0] * 500} | {(f"r{i}", 0.5, "b"): [0.0] * 500 for i in range(120)}
+    """120 rivals that are wrong everywhere are one comparison: 100 of 100 is no noise."""
+    cells = {("good", 0.5, "b"): [1.0] * 100} | {(f"r{i}", 0.5, "b"): [0.0] * 100 for i in range(120)}
     contest = summarise(table(cells)).contests[HALF, "b"]
     assert contest.standing("good") == "winner"
     assert {lead.p_value for lead in contest.lead.values()} == {1 / 2001}
@@ -138,6 +138,9 @@ def test_a_full_cache_without_the_samples_is_not_compared_with() -> None:
     summary = summarise(fail(rows, "full", range(10, 20)))
     assert summary.against_full("a", HALF) is None
     assert "was not evaluated on the same samples" in verdict(summary).findings[0].text
+    assert summary.full(MEAN) is None
+    assert summary.caveats == ("Not ranked at 0%: full (lacks 10 of 20 samples).",)
+    assert "not evaluated" in render_text(summary)
 
 
 def test_questions_on_one_text_are_one_unit() -> None:

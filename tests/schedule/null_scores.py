@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import numpy as np
 
 from indexmem.schedule.scores import Cell
@@ -22,6 +24,19 @@ def null_nights(nights: int, samples: int, wavering: float, rng: np.random.Gener
     chance_CS = np.where(wavers_CS, ease_CS, np.rint(ease_CS))
     draws = rng.random((cells, 1, samples, nights)) * 0.5 + rng.random((cells, len(BUDGETS), samples, nights)) * 0.5
     return (draws < chance_CS[:, None, :, None]).astype(float).reshape(-1, samples, nights)
+
+
+def wandering_nights(nights: int, samples: int, methods: int, spread: float, rng: np.random.Generator) -> np.ndarray:
+    """[C, S, nights] of 0 and 1: each night moves all samples of a method together, by `spread` in mean score.
+
+    As modules do that are trained anew; the other methods answer alike every night.
+    """
+    each = len(BENCHMARKS) * len(BUDGETS)
+    latent = rng.normal(0.8, 1.0, size=(len(METHODS), each, samples, 1))
+    per_point = NormalDist(0.8, 1.0).pdf(0.0)  # how many samples stand where a small move turns them
+    moves = np.zeros((len(METHODS), 1, 1, nights))
+    moves[:methods] = rng.normal(0.0, spread / per_point, size=(methods, 1, 1, nights))
+    return (latent + moves > 0).astype(float).reshape(-1, samples, nights)
 
 
 def cell_names() -> list[Cell]:

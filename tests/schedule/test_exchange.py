@@ -35,6 +35,20 @@ def test_nights_that_agree_say_nothing():
     assert lower_tail(np.full((1, 2), 0.3)) == 1.0
 
 
+def test_samples_of_a_group_change_places_together():
+    """Ten lost samples of two texts: two units of three nights each."""
+    scores_SN = np.array([[0.0, 1.0, 1.0]] * 10 + [[1.0, 1.0, 1.0]] * 10)
+    texts = np.array(["a", "b"] * 5 + ["c"] * 10)
+    assert lower_tail(scores_SN, texts) == pytest.approx(3.0**-2)
+    assert lower_tail(scores_SN) == pytest.approx(3.0**-10)
+    assert upper_tail(1 - scores_SN, texts) == pytest.approx(3.0**-2)
+
+
+def test_a_night_that_lacks_a_sample_of_a_group_lacks_the_group():
+    scores_SN = np.array([[0.0, 1.0, np.nan], [0.0, 1.0, 1.0], [0.5, 0.5, 0.5]])
+    assert lower_tail(scores_SN, np.array(["a", "a", "b"])) == pytest.approx(1 / 2)
+
+
 def test_p_values_are_far_below_what_resampling_can_show():
     scores_SN = np.ones((200, 6))
     scores_SN[:60, 0] = 0.0

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from null_scores import METHODS, as_scores, null_nights
+from null_scores import METHODS, as_scores, null_nights, wandering_nights
 
 from indexmem.config.nightly import CompareConfig
 from indexmem.schedule.compare import families_of, improvements, regressions
@@ -20,6 +20,28 @@ def test_null_nights_raise_alarms_no_more_often_than_configured():
     rng = np.random.default_rng(0)
     rate = np.mean([bool(alarms(null_nights(4, 25, 0.5, rng))) for _ in range(NIGHTS)])
     assert rate <= CONFIG.level + 2 * (CONFIG.level * (1 - CONFIG.level) / NIGHTS) ** 0.5
+
+
+def wandering_alarms() -> float:
+    """Share of 60 nights with an alarm where three methods move by three points from night to night."""
+    rng = np.random.default_rng(3)
+    return float(np.mean([bool(alarms(wandering_nights(6, 40, 3, 0.03, rng), CompareConfig())) for _ in range(60)]))
+
+
+def test_modules_that_move_every_night_raise_no_more_alarms_than_others():
+    assert wandering_alarms() <= 0.01 + 2 * (0.01 * 0.99 / 60) ** 0.5
+
+
+def test_without_the_spread_of_nights_every_fourth_night_would(monkeypatch):
+    monkeypatch.setattr("indexmem.schedule.wander.Wander.tail", lambda wander, least_spread: 0.0)
+    assert wandering_alarms() > 0.2
+
+
+def test_a_module_that_falls_much_further_than_it_wanders_is_found():
+    nights_CSN = wandering_nights(6, 60, 3, 0.005, np.random.default_rng(4))
+    nights_CSN[:8, :40, 0] = 0.0
+    found = alarms(nights_CSN, CompareConfig(nights=5))
+    assert {change.method for change in found} == {METHODS[0]}
 
 
 def test_without_adjustment_most_null_nights_would(monkeypatch):

@@ -13,7 +13,7 @@ from night_rows import date, nightly_spec
 from indexmem.config.nightly import NightBudget, NightlySpec, SuiteConfig
 from indexmem.errors import UserError
 from indexmem.lease import Leases
-from indexmem.schedule.drive import Drive, describe, to_do
+from indexmem.schedule.drive import Drive, Meter, describe, to_do
 from indexmem.schedule.night import NightRecord, Nights, StepRecord
 from indexmem.schedule.process import SOME_FAILED, Limits, Verbs, last_lines
 from indexmem.schedule.steps import prepare, steps_of
@@ -111,6 +111,21 @@ def test_a_spent_budget_starts_nothing_more(tmp_path, spent, budget, ran):
     driver.run()
     assert driver.ran[:2] == ran
     assert any("budget is spent" in line for line in driver.said) == (not ran)
+
+
+def test_time_counts_for_every_gpu_that_a_step_holds(tmp_path, monkeypatch):
+    """Seven seconds on two GPUs are fourteen, on top of what an earlier attempt took."""
+    spec = two_suites(tmp_path, NightBudget(gpu_hours=1), **GPU_SUITE)
+    night = Nights.of(spec).night(date(0))
+    step = next(step for step in steps_of(spec, night) if step.name == "first/eval")
+    assert step.gpus == 2.0
+    prepare(night, [step])
+    night.save(NightRecord().updated(step.name, StepRecord(seconds=10.0, gpu_seconds=20.0)))
+    clock = iter([100.0, *[107.0] * 9])
+    monkeypatch.setattr("indexmem.schedule.drive.time.monotonic", lambda: next(clock))
+    record = Meter(night, step).save("done", 0)
+    assert (record.seconds, record.gpu_seconds) == (17.0, 34.0)
+    assert night.record().gpu_seconds == 34.0
 
 
 def test_gpu_time_is_that_of_all_gpus(tmp_path):

@@ -1,5 +1,7 @@
 """From stored rows to a verdict, its pages and its exit code."""
 
+import datetime as dt
+
 import pytest
 from night_rows import METHODS, date, fill, judged, nightly_spec, right
 from report_rows import HOSTILE
@@ -82,6 +84,28 @@ def test_failed_rows_and_failed_steps_are_failures(spec, tonight):
     verdict = judged(spec, tonight)
     assert "tiny/eval did not end well" in verdict.headline
     assert "ended by SIGKILL" in markdown(verdict)
+
+
+def test_samples_that_tonight_lacks_are_told(spec, tonight):
+    fill(tonight, lambda method, sample: None if sample < 3 else right(method, sample))
+    assert judged(spec, tonight).notes == ("tiny: 6 scores of the night before have none tonight and are not compared",)
+
+
+def test_questions_on_one_text_are_one_piece_of_evidence(spec, tonight):
+    """The loss that is an alarm on thirty texts is none where all questions are about two."""
+    fill(tonight, damaged, group=None)
+    assert judged(spec, tonight).regressions
+    fill(tonight, damaged, group="one text", created_at=dt.datetime(2027, 1, 1, tzinfo=dt.UTC))
+    assert not judged(spec, tonight).regressions
+
+
+def test_a_page_says_what_few_earlier_nights_cannot_tell(spec, tonight):
+    fill(tonight)
+    assert "Before there are 3 earlier nights" in markdown(judged(spec, tonight))
+    later = Nights.of(spec).night(date(3))
+    fill(later)
+    assert len(judged(spec, later).reference) == 3
+    assert "Before there are" not in markdown(judged(spec, later))
 
 
 def test_a_night_without_any_row_is_a_failure(spec, tonight):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +45,9 @@ class HeatMap:
     scores: Mapping[str, np.ndarray]
 
 
-def facets(rows: pa.Table) -> tuple[Facet, ...]:
-    """A facet for every label in TITLES that has at least two values."""
-    scored = _scored(rows)
+def facets(rows: pa.Table, ranked: Container[tuple[str, Budget]]) -> tuple[Facet, ...]:
+    """A facet for every label in TITLES that has at least two values, of the columns that are ranked."""
+    scored = [item for item in _scored(rows) if (item["method"], Budget.parse(item["budget"])) in ranked]
     found = (_facet(scored, name) for name in TITLES)
     return tuple(facet for facet in found if len(facet.values) > 1)
 

@@ -1,6 +1,7 @@
 """Tables for a paper: booktabs, methods as rows, budgets or benchmarks as columns, and bold for winners only.
 
-A star marks the best by more than noise; a dagger what is within noise of the best.
+A star marks the best by more than noise; a dagger what is within noise of the best. What belongs to the comparison
+beside its numbers, such as who is not ranked, is in the caption.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def budgets_table(views: Sequence[View], length: int) -> str:
         lines.append(r"\midrule")
     many = max((len(view.summary.benchmarks) for view in views), default=0)
     what = f"Mean score over {many} benchmarks at {length:,} tokens, by budget,"
-    return _table(what, "ll" + "r" * (1 + len(budgets)), heads, lines[:-1])
+    several = len(views) > 1
+    said = [f"{view.model}: {text}" if several else text for view in views for text in view.summary.caveats]
+    return _table(what, "ll" + "r" * (1 + len(budgets)), heads, lines[:-1], said)
 
 
 def benchmarks_table(view: View, budget: Budget) -> str:
@@ -48,7 +51,7 @@ def benchmarks_table(view: View, budget: Budget) -> str:
     lines = [_row(["full cache", *(_number(summary.full(name)) for name in columns)])] if summary.full(MEAN) else []
     lines += [_row([escaped(m), *(_cell(summary, m, budget, name) for name in columns)]) for m in summary.methods]
     what = f"Scores of {view.model} by benchmark at {budget.phrase}"
-    return _table(what, "l" + "r" * len(columns), ["Method", *columns], lines)
+    return _table(what, "l" + "r" * len(columns), ["Method", *columns], lines, summary.caveats)
 
 
 def escaped(text: str) -> str:
@@ -78,12 +81,13 @@ def _row(cells: Sequence[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def _table(what: str, columns: str, heads: Sequence[str], lines: Sequence[str]) -> str:
+def _table(what: str, columns: str, heads: Sequence[str], lines: Sequence[str], caveats: Sequence[str]) -> str:
+    caption = " ".join([CAPTION.format(what=escaped(what)), *map(escaped, caveats)])
     return "\n".join(
         [
             r"\begin{table*}[t]",
             r"\centering\small",
-            rf"\caption{{{CAPTION.format(what=escaped(what))}}}",
+            rf"\caption{{{caption}}}",
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
             _row([escaped(head) for head in heads]),

@@ -67,7 +67,7 @@ def _view(number: int, model: str, gate: Gate, retention: pa.Table, baseline: st
     sections = {
         "curves": curve_groups(summary),
         "needles": heat_groups(heat_maps(rows), summary),
-        "facets": facet_groups(facets(rows), summary),
+        "facets": facet_groups(facets(rows, summary.ranked), summary),
         "decoding": decode_groups(summary, spent),
         "ablations": ablation_groups(found, summary),
         "costs": cost_groups(summary, spent),

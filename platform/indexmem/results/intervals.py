@@ -80,7 +80,10 @@ def bootstrap_ci(units: Units, *, floor: float, seed: int, level: float, resampl
         unseen = unseen_share(units.effective, level)
         return Interval(mean, mean - unseen * (mean - floor), mean + unseen * (1 - mean), n)
     drawn = np.random.default_rng(seed).integers(0, n, size=(resamples, n), dtype=np.int32)
-    means = (units.means * units.sizes)[drawn].sum(axis=1) / units.sizes[drawn].sum(axis=1)
+    if np.ptp(units.sizes) == 0:
+        means = units.means[drawn].mean(axis=1)
+    else:
+        means = (units.means * units.sizes)[drawn].sum(axis=1) / units.sizes[drawn].sum(axis=1)
     tail = _expanded_tail(units.effective, level)
     low, high = np.quantile(means, [tail, 1 - tail])
     return Interval(mean, min(mean, float(low)), max(mean, float(high)), n)

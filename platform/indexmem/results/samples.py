@@ -10,11 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from indexmem.config.budget import Budget
+from indexmem.config.budget import NOTHING_EVICTED, Budget
 from indexmem.results.schema import OK
 from indexmem.results.units import Design, Floats
 
 COMMON_AT_LEAST = 0.9  # of the samples that any compared method answered; with fewer, who fails decides who leads
+
+ANY = ""  # no method's name
 
 Column = tuple[str, Budget]  # a method at a budget
 Key = tuple[str, Budget, str]  # on a benchmark
@@ -70,6 +72,19 @@ def cell_scores(rows: pa.Table) -> dict[Key, Scores]:
             *(np.array(cell[f"{name}_list"]) for name in ("sample_id", "group", "score"))
         )
         for cell in listed.to_pylist()
+    }
+
+
+def answered_by_any(scores: Mapping[Key, Scores]) -> dict[Key, Scores]:
+    """For each benchmark the samples that any column answered, as if it were one more of them: without values."""
+    found: dict[str, dict[int, int]] = {}
+    for (_, _, benchmark), each in scores.items():
+        found.setdefault(benchmark, {}).update(zip(each.samples.tolist(), each.groups.tolist()))
+    return {
+        (ANY, NOTHING_EVICTED, benchmark): Scores(
+            np.array(sorted(groups)), np.array([groups[s] for s in sorted(groups)]), np.zeros(len(groups))
+        )
+        for benchmark, groups in found.items()
     }
 
 

@@ -19,7 +19,7 @@ from indexmem.config.budget import KINDS, NOTHING_EVICTED, Budget, Kind
 from indexmem.config.schema import MEAN
 from indexmem.errors import UserError
 from indexmem.results.caveats import caveats
-from indexmem.results.samples import Column, Key, Matched, Scores, cell_scores, matched
+from indexmem.results.samples import ANY, Column, Key, Matched, Scores, answered_by_any, cell_scores, matched
 from indexmem.results.schema import OK
 from indexmem.results.stats import Difference, Interval, macro_ci, max_t, paired_difference
 
@@ -81,6 +81,11 @@ class Summary:
         found = {kind: tuple(budget for budget in self.budgets if budget.kind == kind) for kind in KINDS}
         return {kind: budgets for kind, budgets in found.items() if budgets}
 
+    @property
+    def ranked(self) -> set[Column]:
+        """Columns with a mean over all benchmarks, the full cache's among them."""
+        return {(method, budget) for method, budget, benchmark in self.cells if benchmark == MEAN}
+
     def full(self, benchmark: str) -> Interval | None:
         """The full cache's score, if it was evaluated."""
         return self.cells.get((FULL, NOTHING_EVICTED, benchmark))
@@ -111,18 +116,21 @@ def summarise(rows: pa.Table) -> Summary:
     compared: dict[tuple[Budget, str], Matched] = {}
     cells: dict[Key, Interval] = {}
     places = [(b, (b,)) for b in benchmarks] + [(MEAN, benchmarks)]
-    groups = [(NOTHING_EVICTED, [FULL])] + [(budget, names) for budget in budgets]
-    for (budget, methods), (place, strata) in product(groups, places):
-        common = matched(scores, [(method, budget) for method in methods], strata)
-        if common is None:
-            continue
-        for column in common.columns:
-            cells[*column, place] = macro_ci(common.of(column), common.design)
-        if methods is names:
+    known = scores | answered_by_any(scores)
+    reference = (NOTHING_EVICTED,) if FULL in pc.unique(rows["method"]).to_pylist() else ()
+    for budget, (place, strata) in product((*reference, *budgets), places):
+        full = budget == NOTHING_EVICTED  # is compared with nobody, but must have what anybody answered
+        common = matched(known, [(name, budget) for name in ((FULL, ANY) if full else names)], strata)
+        if common is not None:
             compared[budget, place] = common
+            cells |= {
+                (*column, place): macro_ci(common.of(column), common.design)
+                for column in common.columns
+                if column[0] != ANY
+            }
 
     ranked = tuple(sorted(names, key=lambda method: (*_rank(cells, method), method)))
-    contests = {key: _contest(common, ranked) for key, common in compared.items()}
+    contests = {key: _contest(common, ranked) for key, common in compared.items() if key[0] != NOTHING_EVICTED}
     failed = rows.num_rows - rows.filter(pc.equal(rows["status"], OK)).num_rows
     said = caveats(rows, {budget: common for (budget, place), common in compared.items() if place == MEAN})
     return Summary(ranked, budgets, benchmarks, scores, cells, contests, said, failed, rows.num_rows)

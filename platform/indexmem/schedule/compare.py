@@ -2,24 +2,30 @@
 
 Two families are tested, each at half of the level, with Holm's adjustment within: every cell, which finds a loss that
 is concentrated, and every method over all its cells, which finds one that is spread thin. A regression is significant,
-at least as large as `minimum_effect`, and lower than on *every* night of the reference, so that a method that wanders
-from night to night is left alone.
+at least as large as `minimum_effect`, and lower than on *every* night of the reference. Significant is what neither the
+luck of samples (`exchange`) nor the spread of earlier nights (`wander`) explains: retraining moves a module, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from indexmem.config.nightly import CompareConfig
 from indexmem.results.stats import holm, paired_difference
-from indexmem.schedule.exchange import Floats, lower_tail, upper_tail
-from indexmem.schedule.scores import Scores, over_cells, side_by_side
+from indexmem.schedule.exchange import Floats, Labels, lower_tail, upper_tail
+from indexmem.schedule.scores import Scores, common_samples, over_cells, side_by_side
 from indexmem.schedule.verdict import Change
+from indexmem.schedule.wander import Wander
 
 FAMILIES = 2
+
+Groups = Mapping[str, str]  # sample -> the group that it belongs to, where it is not one of its own
+NO_GROUPS: Groups = MappingProxyType({})
+Tail = Callable[[Floats, Labels | None], float]
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,8 @@ class Pair:
     budget: str | None
     benchmark: str | None
     scores_SN: Floats
+    groups_S: Labels | None = None  # samples with one label depend on each other; by default none do
+    least_spread: float = 0.0  # between nights; of a cell its method's, since one module moves all cells
 
     @property
     def tonight_S(self) -> Floats:
@@ -53,7 +61,7 @@ class Pair:
         return bool((np.nanmean(gaps_SN[:, seen_N], axis=0) * np.sign(self.effect) > 0).all())
 
     def change(self, p_value: float) -> Change:
-        difference = paired_difference(self.tonight_S, self.before_S)
+        difference = paired_difference(self.tonight_S, self.before_S, clusters=self.groups_S)
         return Change(
             suite=self.suite,
             method=self.method,
@@ -68,24 +76,22 @@ class Pair:
         )
 
 
-def cell_pairs(suite: str, tonight: Scores, earlier: Sequence[Scores]) -> list[Pair]:
+def cell_pairs(suite: str, tonight: Scores, earlier: Sequence[Scores], groups: Groups = NO_GROUPS) -> list[Pair]:
     """One pair for each cell that some earlier night has, too."""
-    pairs = [
-        Pair(suite, *cell[:3], side_by_side(scores, [night.get(cell, {}) for night in earlier]))
-        for cell, scores in sorted(tonight.items())
-    ]
+    compared = ((cell, scores, [night.get(cell, {}) for night in earlier]) for cell, scores in sorted(tonight.items()))
+    pairs = [_pair((suite, *cell[:3]), scores, before, groups) for cell, scores, before in compared]
     return [pair for pair in pairs if len(pair.scores_SN)]
 
 
-def method_pairs(suite: str, tonight: Scores, earlier: Sequence[Scores]) -> list[Pair]:
+def method_pairs(suite: str, tonight: Scores, earlier: Sequence[Scores], groups: Groups = NO_GROUPS) -> list[Pair]:
     """One pair for each method, over its cells that some earlier night has, too."""
     known = sorted(cell for cell in tonight if any(cell in night for night in earlier))
     pairs = []
     for method in dict.fromkeys(cell.method for cell in known):
         cells = [cell for cell in known if cell.method == method]
-        sides = side_by_side(over_cells(tonight, cells), [over_cells(night, cells) for night in earlier])
-        pairs += [Pair(suite, method, None, None, sides)] if len(sides) else []
-    return pairs
+        before = [over_cells(night, cells) for night in earlier]
+        pairs.append(_pair((suite, method, None, None), over_cells(tonight, cells), before, groups))
+    return [pair for pair in pairs if len(pair.scores_SN)]
 
 
 def regressions(families: Sequence[Sequence[Pair]], config: CompareConfig) -> list[Change]:
@@ -98,23 +104,41 @@ def improvements(families: Sequence[Sequence[Pair]], config: CompareConfig) -> l
     return _moved(families, config, upper_tail, 1)
 
 
-def families_of(tonight: Mapping[str, Scores], earlier: Sequence[Mapping[str, Scores]]) -> list[list[Pair]]:
-    """The two families over all suites: cells, methods. Both arguments map suites to scores."""
+def families_of(
+    tonight: Mapping[str, Scores],
+    earlier: Sequence[Mapping[str, Scores]],
+    groups: Mapping[str, Groups] = MappingProxyType({}),
+) -> list[list[Pair]]:
+    """The two families over all suites: cells, methods. All arguments map suites, to scores or to samples' groups."""
     cells, methods = [], []
     for suite, scores in tonight.items():
-        before = [night.get(suite, {}) for night in earlier]
-        cells += cell_pairs(suite, scores, before)
-        methods += method_pairs(suite, scores, before)
+        before, owners = [night.get(suite, {}) for night in earlier], groups.get(suite, NO_GROUPS)
+        over_all = method_pairs(suite, scores, before, owners)
+        spreads = {pair.method: Wander.of(pair.scores_SN).spread for pair in over_all}
+        methods += over_all
+        cells += [
+            replace(pair, least_spread=spreads.get(pair.method, 0.0))
+            for pair in cell_pairs(suite, scores, before, owners)
+        ]
     return [cells, methods]
 
 
-def _moved(
-    families: Sequence[Sequence[Pair]], config: CompareConfig, tail: Callable[[Floats], float], sign: int
-) -> list[Change]:
+def _pair(
+    names: tuple[str, str, str | None, str | None],
+    tonight: Mapping[str, float],
+    earlier: Sequence[Mapping[str, float]],
+    groups: Groups,
+) -> Pair:
+    owners = np.array([groups.get(sample, sample) for sample in common_samples(tonight, earlier)])
+    return Pair(*names, side_by_side(tonight, earlier), owners)
+
+
+def _moved(families: Sequence[Sequence[Pair]], config: CompareConfig, tail: Tail, sign: int) -> list[Change]:
     assert len(families) == FAMILIES, "the level is shared by all families"
     changes = []
     for pairs in families:
-        adjusted = np.minimum(1.0, FAMILIES * holm([tail(pair.scores_SN) for pair in pairs])).tolist()
+        found = [max(tail(p.scores_SN, p.groups_S), Wander.of(-sign * p.scores_SN).tail(p.least_spread)) for p in pairs]
+        adjusted = np.minimum(1.0, FAMILIES * holm(found)).tolist()
         for pair, p_value in zip(pairs, adjusted):
             large = sign * pair.effect >= config.minimum_effect
             if p_value <= config.level and large and pair.beyond_every_night:

@@ -1,33 +1,40 @@
 """Was tonight lower than earlier nights by chance? An exact test on the same samples.
 
 If nothing changed, the scores that a sample had on the 1 + k nights could have come in any order: tonight's is each of
-them with probability 1/(1 + k), independently of other samples. The sum of tonight's scores then has a known
-distribution, a convolution over samples, and its tail at the sum that was seen is the p-value. With one earlier night
-this is the exact sign-flip test; for 0/1 scores it is a Poisson binomial tail. Samples that scored the same every night
-say nothing and drop out, so a deterministic night costs and shows nothing.
+them with probability 1/(1 + k), independently of other samples. Samples of one group keep one order. The sum of
+tonight's scores then has a known distribution, a convolution over samples or groups, and its tail at the sum that was
+seen is the p-value. With one earlier night this is the exact sign-flip test; for 0/1 scores it is a Poisson binomial
+tail. Samples that scored the same every night say nothing and drop out, so a deterministic night costs and shows
+nothing.
 
 Nothing is drawn at random: a table of a thousand cells needs p-values far smaller than resampling can give.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Labels = NDArray[Any]
 
 GRID = 100  # scores are rounded to hundredths, on all nights alike: that leaves the test exact and the sums few
 
 
-def lower_tail(scores_SN: Floats) -> float:
+def lower_tail(scores_SN: Floats, groups_S: Labels | None = None) -> float:
     """P(sum of tonight's scores <= the one seen) when nights are exchangeable within each sample.
 
     `scores_SN` holds scores in [0, 1]; column 0 is tonight, which every sample has; NaN where another night has none.
+    Samples of one label in `groups_S` change places together, on the nights that have all of them.
     """
     assert scores_SN.ndim == 2 and np.isfinite(scores_SN[:, 0]).all(), f"not scores by night: {scores_SN.shape}"
     missing_SN = np.isnan(scores_SN)
     ticks_SN = np.where(missing_SN, 0, np.rint(scores_SN * GRID)).astype(np.int64)
-    lowest_S = np.where(missing_SN, GRID, ticks_SN).min(axis=1)
+    if groups_S is not None:
+        ticks_SN, missing_SN = _together(ticks_SN, missing_SN, groups_S)
+    lowest_S = np.where(missing_SN, np.iinfo(np.int64).max, ticks_SN).min(axis=1)
     ticks_SN = np.where(missing_SN, 0, ticks_SN - lowest_S[:, None])
     varies_S = ticks_SN.any(axis=1)
     if not varies_S.any():
@@ -45,6 +52,18 @@ def lower_tail(scores_SN: Floats) -> float:
     return min(1.0, float(mass[: int(ticks_SN[:, 0].sum()) + 1].sum()))
 
 
-def upper_tail(scores_SN: Floats) -> float:
+def upper_tail(scores_SN: Floats, groups_S: Labels | None = None) -> float:
     """The same for sums at least as large as the one seen."""
-    return lower_tail(1.0 - scores_SN)
+    return lower_tail(1.0 - scores_SN, groups_S)
+
+
+def _together(
+    ticks_SN: NDArray[np.int64], missing_SN: NDArray[np.bool_], groups_S: Labels
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Sums of each group's samples; a night that lacks one of them lacks the group."""
+    _, places = np.unique(groups_S, return_inverse=True)
+    ticks = np.zeros((places.max() + 1, ticks_SN.shape[1]), np.int64)
+    missing = np.zeros(ticks.shape, np.bool_)
+    np.add.at(ticks, places, ticks_SN)
+    np.logical_or.at(missing, places, missing_SN)
+    return ticks, missing

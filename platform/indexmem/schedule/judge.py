@@ -15,7 +15,7 @@ from indexmem.results.schema import OK
 from indexmem.schedule.compare import Pair, families_of, improvements, regressions
 from indexmem.schedule.drive import describe
 from indexmem.schedule.night import Night, NightRecord
-from indexmem.schedule.scores import Scores, read_rows, scores_of
+from indexmem.schedule.scores import Scores, groups_of, read_rows, scores_of
 from indexmem.schedule.speed import Speeds, slowdowns, speeds_of
 from indexmem.schedule.steps import Step
 from indexmem.schedule.verdict import MethodScore, Slowdown, StepOutcome, SuiteOutcome, Verdict
@@ -37,6 +37,10 @@ class NightRows:
         return {suite: scores_of(rows) for suite, rows in self.tables.items()}
 
     @cached_property
+    def groups(self) -> Mapping[str, Mapping[str, str]]:
+        return {suite: groups_of(rows) for suite, rows in self.tables.items()}
+
+    @cached_property
     def speeds(self) -> Mapping[str, Speeds]:
         return {suite: speeds_of(rows) for suite, rows in self.tables.items()}
 
@@ -46,7 +50,7 @@ def judge(spec: NightlySpec, night: Night, steps: Sequence[Step], reference: Seq
     suites = list(dict.fromkeys(step.suite for step in steps))
     tonight = NightRows.read(night, suites)
     earlier = [NightRows.read(other, suites) for other in reference]
-    families = families_of(tonight.scores, [rows.scores for rows in earlier])
+    families = families_of(tonight.scores, [rows.scores for rows in earlier], tonight.groups)
     cells, methods = families
     record = night.record()
     slower: list[Slowdown] = []
@@ -108,14 +112,18 @@ def _commits(rows: pa.Table) -> tuple[str, ...]:
 def _notes(tonight: NightRows, earlier: Sequence[NightRows], cells: Sequence[Pair]) -> list[str]:
     """What the comparison leaves out."""
     notes = []
+    newest = earlier[0].scores if earlier else {suite: {} for suite in tonight.scores}
     for suite, scores in tonight.scores.items():
         compared = sum(pair.suite == suite for pair in cells)
         if earlier and compared < len(scores):
             notes.append(f"{suite}: {len(scores) - compared} cells are new and have no reference yet")
-        lost = set(earlier[0].scores[suite]) - set(scores) if earlier else set()
+        lost = set(newest[suite]) - set(scores)
         if lost:
             methods = ", ".join(sorted({cell.method for cell in lost}))
             notes.append(f"{suite}: {len(lost)} cells of the night before have no score tonight ({methods})")
+        fewer = sum(len(set(before) - set(scores.get(cell, before))) for cell, before in newest[suite].items())
+        if fewer:
+            notes.append(f"{suite}: {fewer} scores of the night before have none tonight and are not compared")
         commits = _commits(tonight.tables[suite])
         if len(commits) > 1:
             notes.append(f"{suite}: the code changed while the night ran ({', '.join(commits)})")

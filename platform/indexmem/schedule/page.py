@@ -13,6 +13,11 @@ from indexmem.live.status import duration
 from indexmem.schedule.night import Night
 from indexmem.schedule.verdict import Change, MethodScore, Verdict
 
+ENOUGH_NIGHTS = 3  # two that are equal by chance look like a method that always answers alike
+UNKNOWN_SPREAD = (
+    f"Before there are {ENOUGH_NIGHTS} earlier nights, that does not hold for modules that every night trains anew: "
+    "how far chance alone moves them is unknown."
+)
 SHOWN = 50  # changes in a table; the rest is in verdict.json
 
 
@@ -71,11 +76,13 @@ def explanation(verdict: Verdict) -> str:
     if not verdict.reference:
         return "Later nights will be compared with this one."
     nights = ", ".join(map(str, verdict.reference))
-    return (
+    said = (
         f"Compared on the same samples with {nights}. A regression loses at least "
         f"{100 * verdict.minimum_effect:g} points, is lower than on each of these nights, and is significant over the "
-        f"whole table: when nothing changed, at most {100 * verdict.level:g}% of nights show one."
+        f"whole table, by the luck of samples and by the spread of the earlier nights: when nothing changed, at most "
+        f"{100 * verdict.level:g}% of nights show one."
     )
+    return said if len(verdict.reference) >= ENOUGH_NIGHTS else f"{said} {UNKNOWN_SPREAD}"
 
 
 def percent(share: float | None) -> str:

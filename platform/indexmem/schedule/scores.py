@@ -17,7 +17,7 @@ from indexmem.results.store import RowStore
 Floats = NDArray[np.float64]
 COLUMNS = (
     *("method", "budget", "benchmark", "benchmark_build", "model_fingerprint", "sample_id", "repeat", "score"),
-    *("status", "git_commit", "device", "score_seconds", "decode_seconds", "new_tokens"),
+    *("group", "status", "git_commit", "device", "score_seconds", "decode_seconds", "new_tokens"),
 )
 
 
@@ -53,15 +53,27 @@ def scores_of(rows: pa.Table) -> Scores:
     return scores
 
 
+def groups_of(rows: pa.Table) -> dict[str, str]:
+    """Sample -> its group, of samples that have one. Rows from before there were groups have none."""
+    known = rows.filter(pc.is_valid(rows["group"]))
+    return dict(zip(known["sample_id"].to_pylist(), known["group"].to_pylist()))
+
+
+def common_samples(tonight: Mapping[str, float], earlier: Sequence[Mapping[str, float]]) -> list[str]:
+    """The samples that tonight and some earlier night have, sorted."""
+    return sorted(sample for sample in tonight if any(sample in night for night in earlier))
+
+
 def side_by_side(tonight: Mapping[str, float], earlier: Sequence[Mapping[str, float]]) -> Floats:
-    """[S, 1 + nights]: scores of the samples that tonight and some earlier night have; NaN where one has none."""
-    samples = sorted(sample for sample in tonight if any(sample in night for night in earlier))
+    """[S, 1 + nights]: scores of the common samples; NaN where a night has none."""
+    samples = common_samples(tonight, earlier)
     columns = [[night.get(sample, np.nan) for sample in samples] for night in (tonight, *earlier)]
     return np.array(columns, dtype=np.float64).reshape(1 + len(earlier), len(samples)).T
 
 
 def over_cells(scores: Scores, cells: Sequence[Cell]) -> dict[str, float]:
-    """Sample -> its mean over those of `cells` that ask it, for samples that have a score in all of these.
+    """Sample -> its mean over those of `cells` that ask it, for samples that have a score in all of these. A benchmark
+    of a suite has one build, so a sample's name is enough.
 
     Samples are the unit of noise: a method's budgets answer the same questions and are wrong together.
     """
@@ -69,8 +81,8 @@ def over_cells(scores: Scores, cells: Sequence[Cell]) -> dict[str, float]:
     for cell in cells:
         by_build.setdefault(cell.build, []).append(cell)
     means: dict[str, float] = {}
-    for build, group in by_build.items():
+    for group in by_build.values():
         found = [scores.get(cell, {}) for cell in group]
         for sample in set.intersection(*(set(each) for each in found)):
-            means[f"{build}/{sample}"] = sum(each[sample] for each in found) / len(found)
+            means[sample] = sum(each[sample] for each in found) / len(found)
     return means
