@@ -17,7 +17,9 @@ def add_spec_verb(verbs: Verbs, name: str, text: str, *, starts_ray: bool = Fals
     verb = verbs.add_parser(name, help=text, description=text)
     add_spec_arguments(verb)
     if starts_ray:
-        verb.add_argument("--dry-run", action="store_true", help="print the plan; start nothing, store nothing but caches")
+        verb.add_argument(
+            "--dry-run", action="store_true", help="print the plan; start nothing, store nothing but caches"
+        )
         verb.add_argument("--address", help="Ray cluster; default: RAY_ADDRESS, else a private one on this machine")
     return verb
 
