@@ -123,6 +123,8 @@ def test_every_metric_is_tested():
         ("[]", "line 3: expected an object with the fields context .text., question"),
         ({"context": "x"}, "line 3: the field 'question' is missing. Expected: context .text., .*metric .text."),
         (ROW | {"question": 3}, "line 3: 'question' must be text, got 3"),
+        (ROW | {"context": ""}, "line 3: 'context' is empty"),
+        (ROW | {"context": " \n"}, "line 3: 'context' is empty"),
         (ROW | {"answers": []}, "line 3: 'answers' must list one text at least"),
         (ROW | {"answers": [1]}, "line 3: each of 'answers' must be text, got 1"),
         (ROW | {"metric": "bleu"}, "line 3: no metric is called 'bleu'. Metrics: contains_all"),

@@ -223,3 +223,25 @@ def test_build_hash_ignores_what_the_samples_do_not_use():
     noise, build = get_benchmark("niah_single_1"), build_for()
     assert build_hash(noise, build) == build_hash(noise, replace(build, haystack="Another text."))
     assert build_hash(noise, build) == build_hash(noise, replace(build, max_new_tokens=128))
+
+
+CHINESE = "".join(
+    f"\u7b2c{number}\u9875\u8bb2\u7684\u662f\u65e7\u77f3\u6865\u548c\u51ac\u5929\u3002" for number in range(400)
+)
+
+
+@pytest.mark.parametrize(
+    "haystack", [CHINESE, CHINESE.replace("\u3002", ""), CHINESE[:7000].replace("\u3002", "\u3002\n")]
+)
+def test_a_haystack_without_spaces_fits_and_hides_the_needle(haystack):
+    build = replace(build_for("byte_level"), haystack=haystack)
+    (sample,) = get_benchmark("niah_single_2").samples(1, build)
+    assert sample.references[0] in sample.context
+    unit = 3 * 100  # bytes, and so tokens, of the longest unit
+    assert build.length - 2 * unit < tokens_of(sample, build) <= build.length
+
+
+def test_the_identity_of_texts_with_spaces_is_what_it_was_and_that_of_others_says_how_they_were_cut():
+    task = get_benchmark("niah_single_2")
+    assert set(task.ingredients(build_for())) == {"filler", "words"}
+    assert task.ingredients(replace(build_for(), haystack=CHINESE))["unspaced"] == 1

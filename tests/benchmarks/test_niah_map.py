@@ -139,3 +139,22 @@ def test_what_cannot_be_is_said_with_what_to_type():
 def test_another_map_is_another_build():
     hashes = {build_hash(make(**change), build()) for change in ({}, {"offsets": 3}, {"depths": (0,)}, {})}
     assert len(hashes) == 3
+
+
+@pytest.mark.parametrize("stop", ["\u3002", ""])
+def test_a_text_without_spaces_has_its_needle_at_its_depth(stop):
+    text = "".join(f"\u7b2c{number}\u9875\u8bb2\u7684\u662f\u65e7\u77f3\u6865{stop}" for number in range(300))
+    context = build(haystack=text)
+    found = list(make().samples(10_000, context))
+    assert len(found) == make().size
+    for sample in found:
+        before, needle, after = sample.context.removesuffix(INSTRUCTION).partition(NEEDLE)
+        assert needle
+        share = len(before) / len(before + after)
+        depth = sample.labels["depth"]
+        assert depth / 100 - 0.2 * bool(stop) - 0.05 <= share <= depth / 100 + 0.05
+        assert before.rstrip().endswith(stop) or depth == 100 or not before
+    starts = {sample.context[:40] for sample in found if sample.labels["depth"] == max(DEPTHS)}
+    assert len(starts) == 2, "offsets begin at different places"
+    assert make().ingredients(context)["unspaced"] == 1
+    assert "unspaced" not in make().ingredients(build())

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from method_zoo import every_method
 from tiny_models import random_ids, tiny_backbone
+from tiny_tokenizers import tiny_tokenizer
 
+from indexmem.benchmarks.base import Sample
 from indexmem.config.budget import Budget
-from indexmem.config.schema import EvictionConfig, MethodConfig
-from indexmem.evaluate.cells import Cell
+from indexmem.config.schema import EvictionConfig, Experiment, MethodConfig
+from indexmem.errors import UserError
+from indexmem.evaluate.cell import CellEvaluator
+from indexmem.evaluate.cells import Cell, Task
 from indexmem.evaluate.prepare import prepare
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
@@ -53,3 +59,13 @@ def test_a_context_of_a_token_or_a_few(length, tmp_path):
 def test_a_budget_below_the_context_still_needs_a_ranking():
     done = prepared(EvictionConfig(sinks=2, decode_window=4, decode_budget=SHORT - 1))
     assert done.errors.keys() == {"0.0", "0.5"}
+
+
+@pytest.mark.parametrize("part", ["context", "question"])
+def test_a_sample_without_tokens_says_so(part):
+    backbone = replace(tiny_backbone(), tokenizer=tiny_tokenizer(chat=False))
+    evaluator = CellEvaluator(Experiment(), backbone, {}, {"git_commit": "", "versions": {}, "host": ""})
+    texts = {"context": "a text", "question": "asked?"} | {part: ""}
+    sample = Sample("mine/3", "mine", texts["context"], texts["question"], "", ("x",), 8, chat=False)
+    with pytest.raises(UserError, match=f"The {part} of mine/3 has no tokens"):
+        evaluator.evaluate([Task(sample, (), False)])

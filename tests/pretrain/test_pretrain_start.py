@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from indexmem.config.load import load
@@ -14,6 +15,7 @@ from indexmem.pretrain.local import RankContext
 from indexmem.pretrain.loop import new_module, pretrain
 from indexmem.pretrain.model import make_model, read_trained, save_model
 from indexmem.pretrain.runs import PretrainRun
+from indexmem.pretrain.start import load_start
 from indexmem.workflows.pretrain import check_pretrain
 
 CPU = torch.device("cpu")
@@ -58,6 +60,32 @@ def test_what_it_cannot_begin_with_is_refused_before_anything_starts(first, tmp_
     with pytest.raises(UserError, match=r"start_from=nothing: nothing/model.safetensors is missing.*testbed"):
         check_pretrain(load("sweeps/testbed.yaml", ["pretrain.start_from=nothing"]))
     check_pretrain(load("sweeps/testbed.yaml", ["pretrain.start_from=testbed"]))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "complaint"),
+    [
+        ("config.json", b"", "is damaged: Expecting value"),
+        ("config.json", b"[]", "expected an object"),
+        ("model.safetensors", b"", "is damaged: "),
+        ("model.safetensors", safetensors.torch.save({"z": torch.ones(1)}), "lacks tensors or has others, model.embed"),
+        (
+            "model.safetensors",
+            safetensors.torch.save({"model.norm.weight": torch.ones(3)}),
+            "is damaged: .*size mismatch for model.norm.weight",
+        ),
+    ],
+)
+def test_a_damaged_model_is_named(first, file, content, complaint):
+    (first / file).write_bytes(content)
+    with pytest.raises(UserError, match=rf"(?s){first / file} .*{complaint}.*Copy the folder again"):
+        load_start(make_model(PretrainConfig(architecture=ARCHITECTURE).architecture, 6), first)
+
+
+def test_a_damaged_record_is_named(first):
+    (first / "trained.json").write_text("{")
+    with pytest.raises(UserError, match=r"trained\.json is damaged"):
+        read_trained(first)
 
 
 def test_a_run_s_name_depends_on_the_weights_and_not_on_their_folder(first, tmp_path):

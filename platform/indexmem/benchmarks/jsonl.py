@@ -116,6 +116,8 @@ class JsonlBenchmark(Benchmark):
 
 def _check(row: Row, where: str) -> None:
     """Raises UserError for what the kinds of the required fields do not say."""
+    if not row["context"].strip():
+        raise UserError(f"{where}: 'context' is empty, and it is what gets compressed.")
     for field, kind in OPTIONAL.items():
         if row.get(field) is not None:
             check_kind(row[field], kind, f"{where}: '{field}'")

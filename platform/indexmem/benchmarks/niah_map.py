@@ -17,6 +17,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
 from indexmem.benchmarks.longbench.metrics import rouge_of
+from indexmem.benchmarks.ruler.haystack import FULL_WIDTH_END, MAX_CHARACTERS, UNSPACED, is_spaced
 from indexmem.benchmarks.scorers import string_match_all
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
@@ -34,7 +35,7 @@ LENGTHS = tuple(1_000 + round(11_500 * step / 9) for step in range(10))
 DEPTHS = tuple(range(15, 100, 10))
 GOLDEN = 0.6180339887498949  # its multiples modulo 1 fill an interval evenly, however many are taken
 
-_SENTENCE_END = re.compile(r"""[.!?]["')\]\u201d\u2019]?(?=\s)""")
+_SENTENCE_END = re.compile(rf"""[.!?]["')\]\u201d\u2019]?(?=\s)|{FULL_WIDTH_END}""")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +86,12 @@ class NeedleMap(Benchmark):
 
     def ingredients(self, build: BuildContext) -> Mapping[str, Any]:
         """The map, the text and what is hidden in it."""
+        unspaced = {} if is_spaced(build.haystack) else {"unspaced": UNSPACED}
         return {
             "map": [self.lengths, self.depths, self.offsets],
             "haystack": content_hash(build.haystack),
             "needle": [self.needle, self.question, self.keywords],
+            **unspaced,
         }
 
     def _filler(self, offset: int, build: BuildContext) -> Filler:
@@ -96,9 +99,12 @@ class NeedleMap(Benchmark):
         text = " ".join(build.haystack.split())
         if not text:
             raise UserError("The haystack text is empty. Set grid.haystack to a built-in text, a file or a folder.")
-        starts = [0, *(match.end() + 1 for match in _SENTENCE_END.finditer(text))]
+        starts = [0, *(match.end() for match in _SENTENCE_END.finditer(text))]
+        seamless = len(starts) == 1 and not is_spaced(text)
+        if seamless:
+            starts = list(range(0, len(text), MAX_CHARACTERS))
         start = self.rng(offset, build).choice(starts)
-        return Filler.of(f"{text[start:]} {text[:start]}".strip(), max(self.lengths), build.tokenizer)
+        return Filler.of(f"{text[start:]} {text[:start]}".strip(), max(self.lengths), build.tokenizer, seamless)
 
     def _sample(self, index: int, length: int, depth: int, offset: int, filler: Filler, build: BuildContext) -> Sample:
         limit = self.generation_limit(build)
@@ -141,24 +147,27 @@ class Filler:
 
     text: str
     ends: Sequence[int]
+    seamless: bool  # it has neither spaces nor ends of sentences
 
     @classmethod
-    def of(cls, text: str, tokens: int, tokenizer: PreTrainedTokenizerBase) -> Filler:
+    def of(cls, text: str, tokens: int, tokenizer: PreTrainedTokenizerBase, seamless: bool) -> Filler:
         """`text`, repeated as often as `tokens` tokens need."""
         encoded = tokenizer(f"{text} ", add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         once = [end for _, end in encoded["offset_mapping"]]
         times = -(-tokens // len(once))
         step = len(text) + 1
-        return cls(" ".join([text] * times), [time * step + end for time in range(times) for end in once])
+        return cls(" ".join([text] * times), [time * step + end for time in range(times) for end in once], seamless)
 
     def hiding(self, needle: str, tokens: int, depth: int) -> str:
         """The first `tokens` tokens with the needle behind `depth` percent of them, moved back to a sentence's end.
 
-        At the start of the text where no sentence has ended by then; at 100 behind everything.
+        At the start of the text where no sentence has ended by then, just at its depth in a seamless one; at 100 behind
+        everything.
         """
         text, before = self._first(tokens), self._first(tokens * depth // 100)
-        ended = [match.end() for match in _SENTENCE_END.finditer(text, 0, len(before) + 1)]
-        cut = len(text) if depth == 100 else ended[-1] if ended else 0
+        found = (match.end() for match in _SENTENCE_END.finditer(text, 0, len(before) + 1))
+        ended = [end for end in found if end <= len(before)]
+        cut = len(text) if depth == 100 else ended[-1] if ended else len(before) if self.seamless else 0
         return " ".join(part for part in (text[:cut].strip(), needle, text[cut:].strip()) if part)
 
     def _first(self, tokens: int) -> str:

@@ -14,6 +14,7 @@ from indexmem.benchmarks.base import Benchmark, Sample
 from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.engine.decode import Answer, DecodeRow, decode
+from indexmem.errors import UserError
 from indexmem.evaluate.grid import Cell, Task
 from indexmem.evaluate.prepare import Prepared, prepare
 from indexmem.evaluate.rows import Row, base_row, failed_row, scored
@@ -100,11 +101,12 @@ class CellEvaluator:
     def _prompt(self, sample: Sample) -> Prompt:
         tokenizer = self.backbone.tokenizer
         prompt = PromptFormat.of(tokenizer, chat=sample.chat)
-        return Prompt(
-            prompt,
-            encode(tokenizer, prompt.context(sample.context)),
-            encode(tokenizer, prompt.question(sample.question, sample.answer_prefix)),
-        )
+        context_ids = encode(tokenizer, prompt.context(sample.context))
+        question_ids = encode(tokenizer, prompt.question(sample.question, sample.answer_prefix))
+        for part, ids in (("context", context_ids), ("question", question_ids)):
+            if not ids:
+                raise UserError(f"The {part} of {sample.id} has no tokens, so there is nothing to read.")
+        return Prompt(prompt, context_ids, question_ids)
 
     def _decode_row(self, task: Task, prompt: Prompt, cell: Cell, done: Prepared) -> DecodeRow:
         return DecodeRow(

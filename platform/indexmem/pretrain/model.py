@@ -14,11 +14,13 @@ from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from indexmem.config.pretrain import ArchitectureConfig
+from indexmem.errors import UserError
 from indexmem.models.shipped import WEIGHTS
 from indexmem.pretrain.tokenizer import load
 
 INITIAL_STD = 0.02
 TRAINED = "trained.json"
+MEND = "Copy the folder again from where it came from, or pre-train it again."
 STARTED_FROM = "started_from"  # in it: what the file of the model said that training began with
 STATE = "state.pt"  # of a checkpoint: what training needs to go on, and nobody else
 
@@ -102,6 +104,16 @@ def save_model(model: LlamaForCausalLM, folder: Path, trained: Mapping[str, Any]
 
 
 def read_trained(folder: Path) -> dict[str, Any]:
-    """What `save_model` was told about the training."""
-    content: dict[str, Any] = json.loads((folder / TRAINED).read_text(encoding="utf-8"))
+    """What `save_model` was told about the training. Raises UserError for a damaged file."""
+    return read_json(folder / TRAINED)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file of a model's folder. Raises UserError where there is none."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {error}. {MEND}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: expected an object. {MEND}")
     return content

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
@@ -12,7 +12,7 @@ from indexmem.errors import UserError
 from indexmem.files import expanded
 from indexmem.models.assets import sha256_of
 from indexmem.models.shipped import WEIGHTS, shipped_models
-from indexmem.pretrain.model import TRAINED
+from indexmem.pretrain.model import MEND, TRAINED, read_json
 
 SAME = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
@@ -38,14 +38,22 @@ def start_hash(name: str) -> str:
 
 
 def load_start(model: LlamaForCausalLM, folder: Path) -> None:
-    """Give a new model the weights of an earlier one. Raises UserError when that has another architecture."""
-    own, theirs = model.config.to_dict(), json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    """Give a new model the weights of an earlier one.
+
+    Raises UserError when that has another architecture, or a file of it is damaged.
+    """
+    own, theirs = model.config.to_dict(), read_json(folder / "config.json")
     other = [f"{key} is {theirs.get(key)!r}, not {own[key]!r}" for key in SAME if theirs.get(key) != own[key]]
     if other:
         raise UserError(
             f"The model in {folder} cannot be trained on as pretrain.architecture says: {'; '.join(other)}. "
             "Set pretrain.architecture to that of the model."
         )
-    weights = {name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()}
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    assert missing == ["lm_head.weight"] and not unexpected, "tied to the embeddings, and saved as such"
+    try:
+        weights = {name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()}
+        missing, unexpected = model.load_state_dict(weights, strict=False)
+    except (SafetensorError, RuntimeError) as error:
+        raise UserError(f"{folder / WEIGHTS} is damaged: {error} {MEND}") from None
+    if missing != ["lm_head.weight"] or unexpected:  # it is tied to the embeddings, and saved as such
+        named = ", ".join([*sorted(set(missing) - {"lm_head.weight"}), *unexpected][:3])
+        raise UserError(f"{folder / WEIGHTS} lacks tensors or has others, {named} among them. {MEND}")

@@ -18,7 +18,17 @@ NOISE_LINE = "The grass is green. The sky is blue. The sun is yellow. Here we go
 
 MAX_WORDS = 60  # of a sentence; text without full stops must not become one unit that never fits
 
-_SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["')\]\u201d\u2019]))\s+(?![a-z])""")
+MAX_CHARACTERS = 100  # of a word, in the mean: text with longer ones counts as one without spaces, and is cut there
+
+UNSPACED = 1  # version of what is made of texts without spaces
+
+# Full-width stops, exclamation and question marks end a sentence without a space; a closing quote belongs to it.
+_MARK, _CLOSING = r"[\u3002\uff01\uff1f\uff61]", r"[\u300d\u300f\u201d\u2019\uff09]"
+FULL_WIDTH_END = rf"{_MARK}{_CLOSING}?"
+_SENTENCE_END = re.compile(
+    r"""(?:(?<=[.!?])|(?<=[.!?]["')\]\u201d\u2019]))\s+(?![a-z])"""
+    rf"|(?<={_MARK})(?!{_MARK}|{_CLOSING})|(?<={_MARK}{_CLOSING})"
+)
 
 
 @dataclass(frozen=True)
@@ -54,13 +64,34 @@ class Haystack:
 def sentences(text: str) -> list[str]:
     """Sentences of `text` with white space normalised, none over MAX_WORDS words. Raises UserError on blank text.
 
-    Splitting errs towards short units ("Mr. Smith" is cut): a haystack needs seams, not grammar.
+    Splitting errs towards short units ("Mr. Smith" is cut): a haystack needs seams, not grammar. Chinese and Japanese
+    sentences end in full-width marks; a stretch without spaces is cut after MAX_CHARACTERS.
     """
-    found = []
-    for sentence in _SENTENCE_END.split(" ".join(text.split())):
-        words = sentence.split(" ")
-        found += [" ".join(words[start : start + MAX_WORDS]) for start in range(0, len(words), MAX_WORDS)]
-    found = [sentence for sentence in found if sentence]
+    found = [unit for piece in _pieces(text) for unit in (_by_characters(piece) if _unspaced(piece) else [piece])]
     if not found:
         raise UserError("The haystack text is empty. Set grid.haystack to a built-in text, a file or a folder of text.")
     return found
+
+
+def is_spaced(text: str) -> bool:
+    """Whether only spaces, stops and numbers of words decide where `text` is cut: the samples of such texts are older
+    than the rules for others, and keep their identity.
+    """
+    return re.search(FULL_WIDTH_END, text) is None and not any(map(_unspaced, _pieces(text)))
+
+
+def _pieces(text: str) -> list[str]:
+    """Sentences, or MAX_WORDS words of one."""
+    found = []
+    for sentence in _SENTENCE_END.split(" ".join(text.split())):
+        words = sentence.split()
+        found += [" ".join(words[start : start + MAX_WORDS]) for start in range(0, len(words), MAX_WORDS)]
+    return found
+
+
+def _unspaced(piece: str) -> bool:
+    return len(piece) > MAX_CHARACTERS * (1 + piece.count(" "))
+
+
+def _by_characters(piece: str) -> list[str]:
+    return [piece[start : start + MAX_CHARACTERS].strip() for start in range(0, len(piece), MAX_CHARACTERS)]

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from indexmem.benchmarks.base import BuildContext
 from indexmem.benchmarks.ruler.fit import tokens_of_each
-from indexmem.benchmarks.ruler.haystack import NOISE_LINE, Haystack, sentences
+from indexmem.benchmarks.ruler.haystack import NOISE_LINE, UNSPACED, Haystack, is_spaced, sentences
 from indexmem.benchmarks.ruler.task import Draft, Draw, RulerTask
 from indexmem.benchmarks.ruler.words import distinct, draw_number, draw_uuid, draw_words, word_list
 from indexmem.config.spec import content_hash
@@ -61,7 +61,9 @@ class NeedleTask(RulerTask):
     def ingredients(self, build: BuildContext) -> Mapping[str, Any]:
         """The filler text, and the word lists, which change between releases of `wonderwords`."""
         words = [word_list("adjective"), word_list("noun")] if self.key == "words" else []
-        return {"filler": content_hash(self._filler_text(build)), "words": content_hash(words)}
+        text = self._filler_text(build)
+        unspaced = {} if is_spaced(text) else {"unspaced": UNSPACED}
+        return {"filler": content_hash(text), "words": content_hash(words), **unspaced}
 
     def _filler_text(self, build: BuildContext) -> str:
         """Text that the samples quote."""
