@@ -14,7 +14,6 @@ import argparse
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 import torch
 
@@ -27,13 +26,14 @@ from indexmem.tracking.provenance import provenance
 
 
 def groups(tasks: Sequence[Task], at_once: int) -> Iterator[tuple[Task, ...]]:
-    """Tasks of one benchmark, so many together."""
-    by_benchmark = lambda task: task.sample.benchmark  # noqa: E731
-    for _, same in groupby(sorted(tasks, key=by_benchmark), by_benchmark):
-        left = list(same)
-        while left:
-            yield tuple(left[:at_once])
-            del left[:at_once]
+    """Tasks of one benchmark, so many together; all benchmarks advance alike, so that a stop leaves none behind."""
+    waiting: dict[str, list[Task]] = {}
+    for task in tasks:
+        same = waiting.setdefault(task.sample.benchmark, [])
+        same.append(task)
+        if len(same) == at_once:
+            yield tuple(waiting.pop(task.sample.benchmark))
+    yield from map(tuple, waiting.values())
 
 
 def part_of(text: str) -> tuple[int, int]:

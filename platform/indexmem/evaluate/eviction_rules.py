@@ -99,7 +99,7 @@ def check_layers_alike(
     sizes = [str(budget) for budget in grid.requested if equal_bytes or budget.kind == "bytes"]
     if sizes and sharing.across == "model" and geometry.layers % sharing.alike:
         raise UserError(
-            f"grid.budgets: {sizes[0]} has no exact meaning in bytes for '{config.label}', whose layers share a budget: "
+            f"grid.budgets: {sizes[0]} has no exact meaning in bytes for '{config.label}': its layers share a budget, "
             f"its indexers serve {sharing.alike} layers each, and the last of {geometry.layers} layers fewer. Use "
             "indexer.share=layer, or budgets in tokens without eviction.equal_bytes."
         )

@@ -42,7 +42,7 @@ from indexmem.results.store import RowStore
 
 # Raise when a change to the engine, or to a default of `eviction` or `grid.decoding`, changes answers: old rows then no
 # longer count as the same cell.
-ENGINE_VERSION = 1
+ENGINE_VERSION = 2
 
 NOT_AT_HAND = "not-at-hand"  # in an outline, instead of hashes
 
