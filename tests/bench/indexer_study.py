@@ -52,6 +52,7 @@ VARIANTS: Mapping[str, Sequence[str]] = MappingProxyType(
         "before-corpus": OLD,
         "untrained": ("distill.schedule={warmup: 0, stable: 1, decay: 0, peak_lr: 1.0e-12, final_lr: 1.0e-12}",),
         "own-tasks": ("distill.texts=[build/testbed/documents.jsonl]",),
+        "packed": ("distill.packing=true",),
         "long": ("distill.schedule={warmup: 30, stable: 500, decay: 470, peak_lr: 3.0e-3, final_lr: 3.0e-5}",),
     }
 )
@@ -64,6 +65,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--variants", nargs="*", default=[], help=", ".join(VARIANTS))
     parser.add_argument("--seeds", nargs="*", type=int, default=[0])
+    parser.add_argument("--extra", nargs="*", default=[], metavar="NAME", help="more FOLDER/modules/NAME to evaluate")
     parser.add_argument("--shares", nargs="*", default=[], help="head, layer, model; default: as trained")
     parser.add_argument("--floors", nargs="*", type=float, default=[], help="of share model; default: the spec's")
     parser.add_argument("--gpus", type=int, default=1)
@@ -76,7 +78,7 @@ def main() -> None:
     if not arguments.no_train:
         train(arguments, modules)
     if not arguments.no_eval:
-        evaluate(arguments, modules)
+        evaluate(arguments, [*modules, *arguments.extra])
         print(show(measure(parse(["--rows", str(arguments.root / "runs" / "results")]))))
 
 

@@ -13,7 +13,7 @@ from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.simple import FullCache
 from indexmem.models.attention import LayerTap
 
-DECISIONS = ("rank", "kept", "count", "choose_layer", "choose", "compress")
+DECISIONS = ("rank", "kept", "choose_layer", "choose", "compress")
 
 
 def decides(kind: type[EvictionMethod]) -> bool:
