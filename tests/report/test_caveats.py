@@ -12,6 +12,8 @@ from indexmem.report.tables import render_text
 from indexmem.report.verdict import verdict
 from indexmem.results.schema import ROW_SCHEMA
 from indexmem.results.summary import Summary, summarise
+from indexmem.tracking.note import grid_note
+from indexmem.workflows.grid_mirror import verdict_text
 
 
 def made(budget: str, kept: list[int], **columns: object) -> Summary:
@@ -31,6 +33,8 @@ def test_a_budget_that_no_context_exceeds_is_named(budget: str) -> None:
     assert summary.caveats == (f"Nothing was evicted at {budget}: contexts have at most 427 tokens.",)
     assert summary.caveats[0] in render_text(summary)
     assert summary.caveats[0] in verdict(summary).basis
+    note = grid_note(summary, [], verdict=verdict_text(verdict(summary)))
+    assert note.count(summary.caveats[0]) == 1
 
 
 def test_contexts_of_which_some_are_too_short_are_counted() -> None:

@@ -2,7 +2,7 @@
 
 Layout: <run root>/sweeps/<sweep id>/sweep.json and trials/<trial id>.json, each written whole or not at all, by the
 sweep's driver alone. Weights and rows of a trial lie where those of every other run lie: `Trial.distill_id` names the
-folder under <run root>/distill, `Trial.cell_ids` the rows.
+folder under <run root>/distill, `Trial.cell_ids` the rows, `fresh_cell_ids` those of a winner's report.
 
     for sweep in read_sweeps(root):
         print(sweep.name, sweep.best, len(sweep.front))
@@ -49,6 +49,7 @@ class Trial:
     started_at: str = ""  # ISO 8601, UTC
     git_commit: str = ""
     fresh: Mapping[str, float] = field(default_factory=dict)  # of a winner: on samples that had no say in its choice
+    fresh_cell_ids: tuple[str, ...] = ()
 
     @property
     def step(self) -> int:
@@ -181,7 +182,7 @@ def _read_trial(path: Path) -> Trial | None:
     text = path.read_bytes()
     try:
         content = {name: value for name, value in json.loads(text).items() if name in known}
-        sequences = {name: tuple(content.get(name, ())) for name in ("curve", "cell_ids")}
+        sequences = {name: tuple(content.get(name, ())) for name in ("curve", "cell_ids", "fresh_cell_ids")}
         return Trial(**content | sequences)
     except MISSHAPEN as error:
         told = f"Left out {path}: damaged ({error}). The next `indexmem sweep` of its spec tries another in its place."

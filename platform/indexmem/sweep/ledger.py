@@ -80,9 +80,9 @@ class Ledger:
         """The trial cannot be finished in this run."""
         self._put(replace(self._worked(trial), status=FAILED, error=error))
 
-    def report_fresh(self, trial: str, metrics: Mapping[str, float]) -> None:
+    def report_fresh(self, trial: str, metrics: Mapping[str, float], cell_ids: tuple[str, ...] = ()) -> None:
         """What a winner reaches on samples that had no say in its choice."""
-        self._put(replace(self._trials[trial], fresh=dict(metrics)))
+        self._put(replace(self._trials[trial], fresh=dict(metrics), fresh_cell_ids=cell_ids))
 
     def _worked(self, trial: str) -> Trial:
         now = time.monotonic()

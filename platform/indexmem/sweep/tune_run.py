@@ -100,7 +100,8 @@ def report_winners(plan: SweepPlan, ledger: Ledger, provenance: Mapping[str, Any
     tasks = [evaluation_task(plan.space.spec(trial.params), provenance, size.cpus, size.gpus) for trial in winners]
     for trial, task in zip(winners, tasks):
         try:
-            ledger.report_fresh(trial.id, ray.get(task).metrics)
+            outcome = ray.get(task)
+            ledger.report_fresh(trial.id, outcome.metrics, outcome.cell_ids)
         except ray.exceptions.RayError as error:
             say(f"trial {trial.number} was not evaluated on fresh samples: {error}")
 

@@ -46,7 +46,7 @@ def link_line(links: Mapping[str, str]) -> str:
 
 def _failures(summary: Summary) -> str:
     failed = f"**{summary.failed} of {summary.total} rows failed** and are in no mean; the report says why."
-    return " ".join([failed, *summary.caveats] if summary.failed else summary.caveats)
+    return failed if summary.failed else ""
 
 
 def _scores(summary: Summary) -> str:
