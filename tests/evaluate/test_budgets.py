@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kvpress import PyramidKVPress
+from kvpress.presses.scorer_press import compute_n_kept
 from method_zoo import every_method
-from tiny_models import random_ids, save_tiny_model, tiny_backbone, tiny_model
+from tiny_models import VOCABULARY, random_ids, save_tiny_model, tiny_backbone, tiny_model
 
 from indexmem.benchmarks.base import Sample
 from indexmem.config.budget import NOTHING_EVICTED, Budget
@@ -177,6 +178,24 @@ def test_a_budget_in_bytes_holds_exactly_where_heads_share_it(tmp_path, share, s
         pair = 2 * 16 * 4 + 5 * 4
         assert 60_000 - 3 * share_every * pair < held(row) <= 60_000, name
     assert rows["indexmem"].memory_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "length", "kept"), [(0.9, 240, 23), (0.9, 1000, 99), (0.5, 151, 75), (0.75, 150, 37)]
+)
+def test_heads_that_share_have_as_many_tokens_as_heads_that_do_not(tmp_path, ratio, length, kept):
+    """kvpress' number, int(L (1 - r)), however the product is rounded."""
+    assert compute_n_kept(length, ratio) == kept
+    folder = checkpoint_of(tiny_backbone().geometry, tmp_path, 1, 6)
+    context = MethodContext(tiny_backbone().geometry, checkpoint=folder, share="model", floor=0.1)
+    configs = [MethodConfig(name="knorm"), MethodConfig(name="indexer"), MethodConfig(name="adakv")]
+    configs += [MethodConfig(name="keydiff", params={"share": share}) for share in ("head", "layer", "model")]
+    cells = [Cell(config.label, config, Budget.of_ratio(ratio), "b", "b", "") for config in configs]
+    ids = [token % VOCABULARY for token in range(2, 2 + length)]
+    methods = {config.label: make_method(config, context) for config in configs}
+    done = prepare(tiny_backbone(), ids, cells, methods, EvictionConfig())
+    assert not done.errors
+    assert {name: sum(lengths(ready.cache)) for name, ready in done.ready.items()} == dict.fromkeys(methods, 6 * kept)
 
 
 @pytest.mark.parametrize("share", ["layer", "model"])

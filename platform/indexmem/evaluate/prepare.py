@@ -18,6 +18,7 @@ from indexmem.eviction.context import RowCache
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.learned import IndexerScores
 from indexmem.eviction.methods.registry import FULL
+from indexmem.eviction.policy import kept_count
 from indexmem.models.backbone import Backbone
 from indexmem.models.prompt import BARE, PromptFormat
 
@@ -58,6 +59,8 @@ def request(backbone: Backbone, tokens: int, cell: Cell, method: EvictionMethod,
     """What a cell asks of a context of so many tokens. Raises BudgetError for a budget that the method cannot give."""
     footprint = Footprint.of(method, backbone.geometry, tokens, backbone.model.dtype.itemsize)
     target = footprint.target(cell.budget, tokens)
+    if cell.budget.ratio is not None and not method.sharing.is_even:
+        target = kept_count(tokens, cell.budget.ratio)  # heads that share have as much as heads that do not
     compression = compression_of(cell, method, config)
     most = tokens if compression is None else min(tokens, compression.budget)
     return Request(footprint, target, min(most, target + method.extra_tokens))
