@@ -234,8 +234,8 @@ def test_every_method_keeps_what_is_requested(tmp_path, length):
             continue
         for target in (length * 0.75, 0.4 * length, 33.7, 12):
             row = method.compress(done.context, done.rankings_HL[name], target)
-            check_kept(row, target)
-            check_bytes(row, Footprint.of(method, backbone.geometry, length, 4), target)
+            check_kept(row, target, method.slack)
+            check_bytes(row, Footprint.of(method, backbone.geometry, length, 4), target, method.slack)
     assert len(methods) - len(done.errors) > 20
 
 
@@ -286,6 +286,37 @@ def test_a_method_that_ignores_its_budget_gives_failed_rows():
     assert (row["status"], row["error_class"]) == ("failed", "BudgetError")
     assert "tokens per head, the method keeps" in row["error_message"]
     assert rows_of(Deaf(), 0.5)["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("requested", "kept", "fine"),
+    [
+        *((10.99, kept, kept == 10) for kept in (8, 9, 10, 11, 12)),
+        *((10.0, kept, kept == 10) for kept in (8, 9, 10, 11, 12)),
+        *((99.99999999999997, kept, kept in (99, 100)) for kept in (98, 99, 100, 101)),
+        (0.2, 1, True),
+        (0.2, 2, False),
+    ],
+)
+def test_what_is_kept_is_what_is_requested(requested, kept, fine):
+    key = torch.zeros(2, 200, 4)
+    row = RowCache([key], [key], [torch.arange(kept).expand(2, kept)])
+    if fine:
+        check_kept(row, requested)
+        return
+    with pytest.raises(BudgetError, match="tokens per head, the method keeps"):
+        check_kept(row, requested)
+
+
+def test_one_token_of_one_head_too_many_is_noticed():
+    key = torch.zeros(2, 200, 4)
+    uneven = [torch.tensor([10, count]) for count in (10, 11)]
+    rows = [RowCache([key], [key], [torch.arange(11).expand(2, 11)], counts_H=[counts_H]) for counts_H in uneven]
+    check_kept(rows[0], 10)
+    check_kept(rows[1], 10.5)
+    for row, requested in ((rows[1], 10), (rows[0], 11)):
+        with pytest.raises(BudgetError):
+            check_kept(row, requested)
 
 
 def test_a_method_that_holds_more_than_it_says_fails_where_bytes_were_asked_for():

@@ -47,12 +47,13 @@ class Request:
     footprint: Footprint
     target: float  # what the budget grants, before rounding
     tokens: float  # with tokens on top, without what a budget for decoding takes away
+    slack: float  # tokens by which the method's own rounding may miss
 
     def check(self, row: RowCache, cell: Cell) -> None:
         """Raises BudgetError unless the row keeps what was requested."""
-        check_kept(row, self.tokens)
+        check_kept(row, self.tokens, self.slack)
         if cell.budget.kind == "bytes":
-            check_bytes(row, self.footprint, self.tokens)
+            check_bytes(row, self.footprint, self.tokens, self.slack)
 
 
 def request(backbone: Backbone, tokens: int, cell: Cell, method: EvictionMethod, config: EvictionConfig) -> Request:
@@ -63,7 +64,8 @@ def request(backbone: Backbone, tokens: int, cell: Cell, method: EvictionMethod,
         target = kept_count(tokens, cell.budget.ratio)  # heads that share have as much as heads that do not
     compression = compression_of(cell, method, config)
     most = tokens if compression is None else min(tokens, compression.budget)
-    return Request(footprint, target, min(most, target + method.extra_tokens))
+    slack = max(method.slack, float(method.sharing.alike > 1))  # layers that keep the same tokens leave out ties
+    return Request(footprint, target, min(most, target + method.extra_tokens), slack)
 
 
 def compression_of(cell: Cell, method: EvictionMethod, config: EvictionConfig) -> Compression | None:
