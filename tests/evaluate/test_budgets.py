@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kvpress import PyramidKVPress
+from kvpress.presses.scorer_press import compute_n_kept
 from method_zoo import every_method
-from tiny_models import random_ids, save_tiny_model, tiny_backbone, tiny_model
+from tiny_models import VOCABULARY, random_ids, save_tiny_model, tiny_backbone, tiny_model
 
 from indexmem.benchmarks.base import Sample
 from indexmem.config.budget import NOTHING_EVICTED, Budget
@@ -206,6 +207,24 @@ def test_a_budget_in_bytes_holds_exactly_where_heads_share_it(tmp_path, share, s
     assert rows["indexmem"].memory_bytes > 0
 
 
+@pytest.mark.parametrize(
+    ("ratio", "length", "kept"), [(0.9, 240, 23), (0.9, 1000, 99), (0.5, 151, 75), (0.75, 150, 37)]
+)
+def test_heads_that_share_have_as_many_tokens_as_heads_that_do_not(tmp_path, ratio, length, kept):
+    """kvpress' number, int(L (1 - r)), however the product is rounded."""
+    assert compute_n_kept(length, ratio) == kept
+    folder = checkpoint_of(tiny_backbone().geometry, tmp_path, 1, 6)
+    context = MethodContext(tiny_backbone().geometry, checkpoint=folder, share="model", floor=0.1)
+    configs = [MethodConfig(name="knorm"), MethodConfig(name="indexer"), MethodConfig(name="adakv")]
+    configs += [MethodConfig(name="keydiff", params={"share": share}) for share in ("head", "layer", "model")]
+    cells = [Cell(config.label, config, Budget.of_ratio(ratio), "b", "b", "") for config in configs]
+    ids = [token % VOCABULARY for token in range(2, 2 + length)]
+    methods = {config.label: make_method(config, context) for config in configs}
+    done = prepare(tiny_backbone(), ids, cells, methods, EvictionConfig())
+    assert not done.errors
+    assert {name: sum(lengths(ready.cache)) for name, ready in done.ready.items()} == dict.fromkeys(methods, 6 * kept)
+
+
 @pytest.mark.parametrize("share", ["layer", "model"])
 def test_what_prefill_keeps_for_a_shared_decode_budget(tmp_path, share):
     folder = checkpoint_of(tiny_backbone().geometry, tmp_path, 1, 6)
@@ -242,8 +261,8 @@ def test_every_method_keeps_what_is_requested(tmp_path, length):
             continue
         for target in (length * 0.75, 0.4 * length, 33.7, 12):
             row = method.compress(done.context, done.rankings_HL[name], target)
-            check_kept(row, target)
-            check_bytes(row, Footprint.of(method, backbone.geometry, length, 4), target)
+            check_kept(row, target, method.slack)
+            check_bytes(row, Footprint.of(method, backbone.geometry, length, 4), target, method.slack)
     assert len(methods) - len(done.errors) > 20
 
 
@@ -292,6 +311,37 @@ def test_a_method_that_ignores_its_budget_gives_failed_rows():
     assert (row["status"], row["error_class"]) == ("failed", "BudgetError")
     assert "tokens per head, the method keeps" in row["error_message"]
     assert rows_of(Deaf(), 0.5)["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("requested", "kept", "fine"),
+    [
+        *((10.99, kept, kept == 10) for kept in (8, 9, 10, 11, 12)),
+        *((10.0, kept, kept == 10) for kept in (8, 9, 10, 11, 12)),
+        *((99.99999999999997, kept, kept in (99, 100)) for kept in (98, 99, 100, 101)),
+        (0.2, 1, True),
+        (0.2, 2, False),
+    ],
+)
+def test_what_is_kept_is_what_is_requested(requested, kept, fine):
+    key = torch.zeros(2, 200, 4)
+    row = RowCache([key], [key], [torch.arange(kept).expand(2, kept)])
+    if fine:
+        check_kept(row, requested)
+        return
+    with pytest.raises(BudgetError, match="tokens per head, the method keeps"):
+        check_kept(row, requested)
+
+
+def test_one_token_of_one_head_too_many_is_noticed():
+    key = torch.zeros(2, 200, 4)
+    uneven = [torch.tensor([10, count]) for count in (10, 11)]
+    rows = [RowCache([key], [key], [torch.arange(11).expand(2, 11)], counts_H=[counts_H]) for counts_H in uneven]
+    check_kept(rows[0], 10)
+    check_kept(rows[1], 10.5)
+    for row, requested in ((rows[1], 10), (rows[0], 11)):
+        with pytest.raises(BudgetError):
+            check_kept(row, requested)
 
 
 def test_a_method_that_holds_more_than_it_says_fails_where_bytes_were_asked_for():

@@ -13,7 +13,7 @@ from indexmem.config.modules import MemoryConfig
 from indexmem.eviction.memory.attention import merge, partial_attention
 from indexmem.eviction.memory.base import Evicted, MemoryShape, MemoryState
 from indexmem.eviction.memory.clustering import cluster, cluster_means, nearest
-from indexmem.eviction.memory.reference import linear_readout, positive_joint_readout, slot_readout
+from indexmem.eviction.memory.reference import linear_readout, positive_joint_readout, slot_readout, slot_writes
 from indexmem.eviction.memory.stack import KINDS, MemoryStack
 from indexmem.models.geometry import Geometry
 
@@ -88,6 +88,26 @@ def test_slot_memory_equals_its_equations():
         expected = slot_readout(memory, slots, query[row, :, n], output[row, :, n], lse[row, :, n])
         torch.testing.assert_close(got[row, :, n].double(), expected, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(state.tensors["mass"].sum(-1), leaves.sum(-1).float())
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("dim", [3, 4, 30])
+def test_slots_after_several_writes_equal_their_equations(count, dim):
+    """Old mass decays, and what is merged keeps its dispersion. Of 30 slots some stay empty; rounding decides which."""
+    memory = build(features="slots", dim=dim, decay=0.7, write_strength=1.3)
+    memory.observe(scene(seed=9)[3])
+    scenes = [scene(seed=seed) for seed in (0, 5, 6)[:count]]
+    state = None
+    for key, value, leaves, *_ in scenes:
+        state = memory.write(state, Evicted(key, value, leaves))
+    query, (output, lse) = scenes[0][3:5]
+    got = memory.read(state, query, output, lse).output_BQnd
+    for row in range(2):
+        slots = slot_writes(memory, [(key[row], value[row], leaves[row]) for key, value, leaves, *_ in scenes])
+        expected = slot_readout(memory, slots, query[row, :, 0], output[row, :, 0], lse[row, :, 0])
+        torch.testing.assert_close(got[row, :, 0].double(), expected, atol=1e-5, rtol=1e-4)
+        for name, tensor in slots.items() if dim < 30 else ():
+            torch.testing.assert_close(state.tensors[name][row].double(), tensor.double(), atol=1e-5, rtol=1e-4)
 
 
 def test_enough_slots_lose_nothing():

@@ -91,6 +91,15 @@ def test_an_even_budget_is_freed(tmp_path, family, terms):
         torch.testing.assert_close(cache.layers[module.layer_idx].keys[0], row.kept_tokens(layer)[0])
 
 
+@pytest.mark.parametrize("share", SHARED)
+def test_heads_that_share_keep_as_many_as_heads_that_do_not(tmp_path, share):
+    """150 (1 - 0.9) is a little less than 15: kvpress keeps 14."""
+    folder, model = checkpoint(tmp_path, geometry_of(), token_term=8), plain()
+    even = filled(model, IndexerPress.from_pretrained(folder, 0.9, share="head")).layers[0].keys.shape[2]
+    filled(model, IndexerPress.from_pretrained(folder, 0.9, share=share, floor=0.1))
+    assert (even, sum(int(stays.sum()) for stays in stays_of_masks(model))) == (14, 6 * 14)
+
+
 @pytest.mark.parametrize("kind", [IndexerPress, IndexMemPress])
 @pytest.mark.parametrize("share", SHARED)
 def test_a_batch_keeps_what_each_context_keeps(tmp_path, share, kind):

@@ -13,6 +13,8 @@ from indexmem.eviction.context import RowCache
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.models.geometry import Geometry
 
+ROUNDING = 1e-6  # of products and quotients; budgets are granted in whole tokens or bytes
+
 
 class BudgetError(ValueError):
     """A method cannot give a budget, or gave another one."""
@@ -77,12 +79,12 @@ class Footprint:
         return (room - self.fixed) / self.per_token
 
 
-def check_kept(row: RowCache, requested: float) -> None:
-    """Raises BudgetError unless the row keeps `requested` tokens per head, to within one in the mean over all heads.
+def check_kept(row: RowCache, requested: float, slack: float = 0.0) -> None:
+    """Raises BudgetError unless the row keeps `requested` tokens per head in the mean: no more, and only a part less.
 
+    Every head keeps one in any case. `slack`: tokens by which a method's rounding may miss (`EvictionMethod.slack`).
     A row that stores something other than tokens is held to the bytes of so many, to within the smallest step it can
-    make. Rounding and the tokens that every head keeps in any case stay within these limits; a method that ignores its
-    budget, or spends it in part, does not.
+    make.
     """
     if row.representation_bytes is not None:
         wanted = requested * _bytes_per_token(row)
@@ -94,19 +96,21 @@ def check_kept(row: RowCache, requested: float) -> None:
         return
     lengths = [length for layer in range(len(row.kept_HK)) for length in row.lengths(layer)]
     kept = sum(lengths) / len(lengths)
-    if abs(kept - requested) > 1:
+    least, most = max(1, int(requested)), max(1, requested + ROUNDING)
+    if not least - slack <= kept <= most + slack:
         raise BudgetError(
             f"asked for {requested:,.1f} tokens per head, the method keeps {kept:,.1f} in the mean over all heads"
         )
 
 
-def check_bytes(row: RowCache, footprint: Footprint, requested: float) -> None:
-    """Raises BudgetError unless the row's measured bytes are those of `requested` tokens, to within one token.
+def check_bytes(row: RowCache, footprint: Footprint, requested: float, slack: float = 0.0) -> None:
+    """Raises BudgetError unless the row's measured bytes are those of `requested` tokens: no more, and not one less.
 
     This is about what a method says of itself: state that it holds and does not count would be a budget exceeded.
     """
     measured, wanted = row.kv_bytes + row.indexer_bytes + row.memory_bytes, footprint.bytes_of(requested)
-    if abs(measured - wanted) > max(footprint.per_token, row.representation_step):
+    step = max(footprint.per_token, row.representation_step)
+    if not wanted - (1 + slack) * step <= measured <= wanted + slack * step + row.representation_step + ROUNDING:
         raise BudgetError(f"asked for {wanted:,.0f} bytes in all, the method holds {measured:,}")
 
 

@@ -47,14 +47,15 @@ class Request:
 
     footprint: Footprint
     target: float  # before rounding
+    slack: float  # tokens by which the method's own rounding may miss
     in_bytes: bool  # methods of one budget hold equal bytes
     compression: Compression | None
 
     def check(self, row: RowCache) -> None:
         """Raises BudgetError unless the row keeps what was requested."""
-        check_kept(row, self.target)
+        check_kept(row, self.target, self.slack)
         if self.in_bytes:
-            check_bytes(row, self.footprint, self.target)
+            check_bytes(row, self.footprint, self.target, self.slack)
 
 
 def request(backbone: Backbone, tokens: int, cell: Cell, method: EvictionMethod, config: EvictionConfig) -> Request:
@@ -62,10 +63,13 @@ def request(backbone: Backbone, tokens: int, cell: Cell, method: EvictionMethod,
     footprint = Footprint.of(method, backbone.geometry, tokens, backbone.model.dtype.itemsize)
     granted = footprint.granted(cell.budget, tokens, config.equal_bytes)
     compression, target = None, min(tokens, granted)
+    if cell.budget.kind == "ratio" and not method.sharing.is_even:
+        target = max(1, int(target))  # heads that share have as much as heads that do not
     if config.decode_budget is not None and cell.method.name != FULL:  # the full cache always grows
         compression = Compression(method, _held(footprint, cell.budget, granted, config), config)
         target = min(target, compression.budget)
-    return Request(footprint, target, config.equal_bytes or cell.budget.kind == "bytes", compression)
+    slack = max(method.slack, float(method.sharing.alike > 1))  # layers that keep the same tokens leave out ties
+    return Request(footprint, target, slack, config.equal_bytes or cell.budget.kind == "bytes", compression)
 
 
 def _held(footprint: Footprint, budget: Budget, granted: float, config: EvictionConfig) -> int:

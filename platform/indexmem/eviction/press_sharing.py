@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from indexmem.errors import UserError
+from indexmem.eviction.policy import kept_count
 from indexmem.eviction.sharing import Sharing
 from indexmem.models.attention import layer_number
 from indexmem.models.geometry import FULL, attention_kinds
@@ -41,7 +42,7 @@ class SharedBudget:
         scored, self._scored = self._scored, []
         scores_BXL = torch.cat([scores.to(scores_BHL.device) for _, scores in scored], dim=1)
         tokens = scores_BXL.shape[-1]
-        stays_BXL = sharing.mark(scores_BXL, tokens, tokens * (1 - ratio))
+        stays_BXL = sharing.mark(scores_BXL, tokens, kept_count(tokens, ratio))
         stays_NBHL = sharing.together(stays_BXL.unflatten(1, (len(scored), -1)).transpose(0, 1))
         return [
             (scored_module, ~stays_BHL.to(scores.device))

@@ -5,9 +5,13 @@ Shapes: H KV heads, Q query heads, g = Q/H, L tokens, d head_dim, D model width;
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
+from indexmem.eviction.memory.clustering import LLOYD_ITERATIONS
 from indexmem.eviction.memory.maps import EPSILON, LinearMemory, PositiveMemory
 from indexmem.eviction.memory.slots import SlotMemory
 
@@ -116,6 +120,86 @@ def positive_joint_readout(
         share = evicted / (evicted + kept)
         fused.append((1 - share) * output_Qd[q].double() + share * (features(query) @ state_M / mass))
     return torch.stack(fused)
+
+
+def slot_writes(memory: SlotMemory, writes: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, Tensor]:
+    """The slots after several writes: key, value [H, S, d], mass and dispersion [H, S].
+
+    At each write the slots before it, their mass decayed, and the evicted tokens, each of mass `write_strength`, are
+    clustered anew. A cluster is a slot: mean key and value by mass, total mass, and the mean by mass of how far each
+    member's key lies from the mean key, in the metric of the queries, plus the member's own dispersion.
+    """
+    shape = memory.shape
+    by_head = []
+    for head in range(memory.kv_heads):
+        metric_dd = memory.metric_Hdd.double()[head]
+        scale = memory.metric_Hdd.double().diagonal(dim1=-2, dim2=-1).mean()
+        metric_dd = metric_dd + 1e-6 * scale * torch.eye(len(metric_dd), dtype=torch.float64)
+
+        def distance(a_d: Tensor, b_d: Tensor, metric_dd: Tensor = metric_dd) -> Tensor:
+            return (a_d - b_d) @ metric_dd @ (a_d - b_d)
+
+        slots: list[Slot] = []
+        for key, value, leaves in writes:
+            tokens = leaves[head].nonzero().flatten().tolist()
+            members = [slot._replace(mass=slot.mass * shape.decay) for slot in slots if slot.mass > 0]
+            members += [Slot(key[head, t].double(), value[head, t].double(), shape.write_strength, 0.0) for t in tokens]
+            labels = _clusters(members, shape.dim, distance)
+            slots = [
+                _merged([m for m, of in zip(members, labels) if of == s], distance, key.shape[-1])
+                for s in range(shape.dim)
+            ]
+        by_head.append(slots)
+    vectors = {
+        name: [torch.stack([getattr(slot, name) for slot in slots]) for slots in by_head] for name in ("key", "value")
+    }
+    numbers = {
+        name: [torch.tensor([getattr(slot, name) for slot in slots]) for slots in by_head]
+        for name in ("mass", "dispersion")
+    }
+    return {name: torch.stack(rows) for name, rows in (vectors | numbers).items()}
+
+
+class Slot(NamedTuple):
+    """A slot, or a token that becomes part of one."""
+
+    key: Tensor  # [d]
+    value: Tensor  # [d]
+    mass: float
+    dispersion: float
+
+
+Distance = Callable[[Tensor, Tensor], Tensor]
+
+
+def _clusters(members: list[Slot], clusters: int, distance: Distance) -> list[int]:
+    """Weighted k-means from the farthest-first traversal; ties go to the lower index."""
+    centres = [members[0].key]
+    while len(centres) < clusters:
+        away = [min(float(distance(member.key, centre)) for centre in centres) for member in members]
+        centres.append(members[away.index(max(away))].key)
+
+    def nearest() -> list[int]:
+        away = [[float(distance(member.key, centre)) for centre in centres] for member in members]
+        return [row.index(min(row)) for row in away]
+
+    for _ in range(LLOYD_ITERATIONS):
+        labels = nearest()
+        for s in set(labels):
+            inside = [member for member, label in zip(members, labels) if label == s]
+            mass = sum(member.mass for member in inside)
+            centres[s] = torch.stack([member.key * member.mass for member in inside]).sum(0) / mass
+    return nearest()
+
+
+def _merged(members: list[Slot], distance: Distance, dim: int) -> Slot:
+    if not members:
+        return Slot(torch.zeros(dim, dtype=torch.float64), torch.zeros(dim, dtype=torch.float64), 0.0, 0.0)
+    mass = sum(member.mass for member in members)
+    key = torch.stack([member.key * member.mass for member in members]).sum(0) / mass
+    value = torch.stack([member.value * member.mass for member in members]).sum(0) / mass
+    spread = sum(member.mass * (float(distance(member.key, key)) + member.dispersion) for member in members)
+    return Slot(key, value, mass, spread / mass)
 
 
 def slot_readout(

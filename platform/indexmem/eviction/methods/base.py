@@ -54,6 +54,7 @@ class EvictionMethod(ABC):
 
     checkpoint = ""  # content hash of learned weights; part of a cell's identity
     min_context = 1  # shortest context that it can score, in tokens
+    slack = 0.0  # tokens per head, in the mean, by which its own rounding may miss a budget
     state_bytes = 0  # held for one context besides K, V and indexer keys, whatever is kept
     cross_layer = False  # True: `combine` wants the scores of all layers before anything is ranked
     own_pass = False  # True: `score_context` runs the backbone again instead of scoring the shared prefill's taps

@@ -120,6 +120,8 @@ class TOVA(KvpressMethod):
 class PyramidKV(OfWindow):
     """SnapKV scores with kvpress' pyramid of layer budgets: more tokens below, fewer above."""
 
+    slack = 1.0  # each layer's budget is rounded to the nearest token
+
     def kept(self, tokens: int, target: float, layer: int, layers: int) -> int:
         if layers == 1:  # kvpress gives a single layer what the lowest of many would get, nearly twice its budget
             return max(1, round(target))

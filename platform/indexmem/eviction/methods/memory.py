@@ -30,6 +30,7 @@ class WithMemory(EvictionMethod):
         self.state_bytes = self.memories.state_bytes
         self.memories.to(context.device)
         self.checkpoint = base.checkpoint + weights_hash(folder, module_name(base_name))
+        self.slack = base.slack
         self.min_context, self.cross_layer = base.min_context, base.cross_layer
         self.last_queries = base.last_queries
         self.per_head, self.sharing = base.per_head, base.sharing
