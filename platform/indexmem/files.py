@@ -75,7 +75,8 @@ def draft_of(path: Path) -> Iterator[Path]:
         yield draft
         os.replace(draft, path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk does not say where
+        if error.errno is not None and error.filename is None:  # a full disk does not say where
+            error.filename = str(path)
         raise
     finally:
         draft.unlink(missing_ok=True)

@@ -82,7 +82,7 @@ def test_a_text_instead_of_a_name_is_no_path(tmp_path: Path) -> None:
 
 def test_other_schemas_are_read_alike(tmp_path: Path) -> None:
     spec = "suites: [{name: a, spec: x.yaml}]\nbudget: {wall_hours: .nan}\n"
-    with pytest.raises(UserError, match=r"'budget\.wall_hours' is nan"):
+    with pytest.raises(UserError, match=r"'budget\.wall_hours': input should be a finite number"):
         load_nightly(written(tmp_path, spec))
 
 

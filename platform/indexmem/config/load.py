@@ -49,7 +49,7 @@ def validate_as(schema: type[Spec], raw: Mapping[str, Any], source: str) -> Spec
                 f"{source}: '{key}' looks like a secret. Specs are published to MLflow; use the environment."
             )
         if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"{source}: '{key}' is {value}; expected a finite number.")
+            raise UserError(f"{source}: '{key}': input should be a finite number, got {value}.")
         if isinstance(value, str) and ("\0" in value or well_formed(value) != value):
             raise UserError(f"{source}: '{key}' is {value!a}, which is no text that a file can hold.")
     try:

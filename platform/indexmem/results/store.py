@@ -35,7 +35,10 @@ SCHEMAS: Mapping[TableName, pa.Schema] = {"rows": ROW_SCHEMA, "retention": RETEN
 STALE_SECONDS = 3600.0  # writing a part takes milliseconds; an older temporary file belongs to a killed writer
 READERS = 8  # parts fetched at once: on an object store latency dominates
 RELISTS = 5  # tries when parts vanish between listing and reading, because another process compacts
-AGAIN = " Its rows count as missing: `indexmem eval` of their specs moves the file aside and computes them again."
+AGAIN: Mapping[TableName, str] = {
+    "rows": " Its rows count as missing: `indexmem eval` of their specs moves the file aside and computes them again.",
+    "retention": " Which tokens those rows kept is recorded again only with the rows.",
+}
 MERGED_ROWS = 200_000  # a merge of small parts holds no more in memory at a time
 
 _PARTITION = re.compile(r"[A-Za-z0-9][\w.=-]*(/[A-Za-z0-9][\w.=-]*)*", re.ASCII)
@@ -242,7 +245,7 @@ class RowStore:
             parts = list(pool.map(lambda path: use(read_part(path, self._content(path), table, fields)), paths))
         for part in parts:
             if part.complaint:
-                told = f"Left out {part.path}: {part.complaint}.{AGAIN * part.damaged}"
+                told = f"Left out {part.path}: {part.complaint}.{AGAIN[table] if part.damaged else ''}"
                 warnings.warn(told, RuntimeWarning, stacklevel=5)
         return parts
 
