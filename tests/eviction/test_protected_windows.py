@@ -98,7 +98,11 @@ def test_what_was_just_generated_stays_while_decoding(share, monkeypatch):
         held.append([layers.position_HT for layers in self._held[0]])
 
     monkeypatch.setattr(Recompression, "compress", spied)
-    decode(backbone, [DecodeRow(cache, 120, random_ids(30, seed=5), 60, Compression(method, config))], 2**34)
+    decode(
+        backbone,
+        [DecodeRow(cache, 120, random_ids(30, seed=5), 60, Compression(method, config.decode_budget, config))],
+        2**34,
+    )
     last = held[-1]
     newest = int(last[0][0, -1])
     assert newest > 190
