@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,12 @@ import pyarrow.compute as pc
 
 from indexmem.files import write_whole
 from indexmem.results.intervals import Interval
+from indexmem.results.schema import OK
 from indexmem.results.store import RowStore
 from indexmem.results.summary import FULL, MEAN, NOTHING_EVICTED, Summary, leads, summarise
+
+
+KEY = ("benchmark", "sample_id")
 
 
 def percent(interval: Interval) -> list[float]:
@@ -62,6 +67,15 @@ def costs_of(rows: Any) -> dict[str, Any]:
     return found
 
 
+def answered_by_all(rows: pa.Table) -> pa.Table:
+    """The rows of samples that every cell answered: of an evaluation that was stopped, or of several joined."""
+    samples = list(zip(*(rows[column].to_pylist() for column in KEY)))
+    answered = [sample for sample, status in zip(samples, rows["status"].to_pylist()) if status == OK]
+    cells = Counter(answered)
+    most = max(cells.values())
+    return rows.filter(pa.array([cells[sample] == most for sample in samples]))
+
+
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     folder = Path(arguments.rows)
     partitions = sorted({path.parent.name for path in (folder / "rows").rglob("*.parquet")} or {"."})
@@ -73,14 +87,16 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         rows = rows.set_column(rows.schema.get_field_index("method"), "method", called)
     if arguments.budgets:
         rows = rows.filter(pc.is_in(rows["budget"], pa.array([*arguments.budgets, "0%"])))
+    rows = answered_by_all(rows)
     summary = summarise(rows)
     full = summary.cells.get((FULL, NOTHING_EVICTED, MEAN))
     return {
         "title": arguments.title,
-        "device": sorted(set(rows["device"].to_pylist())),
+        "device": sorted(set(rows["device"].drop_null().to_pylist())),
         "commit": [arguments.commit] if arguments.commit else sorted(set(rows["git_commit"].to_pylist())),
         "benchmarks": list(summary.benchmarks),
         "samples": len(set(zip(rows["benchmark"].to_pylist(), rows["sample_id"].to_pylist()))),
+        "samples_of": dict(sorted(Counter(b for b, _ in set(zip(*(rows[c].to_pylist() for c in KEY)))).items())),
         "length": sorted(set(rows["length"].to_pylist())),
         "reference": arguments.reference,
         "names": names,

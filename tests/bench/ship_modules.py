@@ -39,7 +39,8 @@ def main() -> None:
         for name, described in config["modules"].items():
             if name in modules:
                 continue
-            modules[name] = {**described, "trained": without_paths(config["trained"])}
+            trained = described.get("trained", config["trained"])  # of a shipped folder, each module's own
+            modules[name] = {**described, "trained": without_paths(trained)}
             halves = {key: tensor.half() for key, tensor in load_file(folder / f"{name}.safetensors").items()}
             with draft_of(arguments.to / f"{name}.safetensors") as draft:
                 save_file(halves, draft)

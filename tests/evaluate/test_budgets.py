@@ -377,7 +377,7 @@ def test_cell_ids_are_those_of_stored_rows():
     assert [(cell.id, cell.budget) for cell in cells if cell.method.name == "full"] == [
         ("f11c31b02cc0278d", NOTHING_EVICTED)
     ]
-    assert [cell.id for cell in cells if cell.method.name == "snapkv"][:2] == ["8af0b158994bbc2b", "73ec57f3fb2aac48"]
+    assert [cell.id for cell in cells if cell.method.name == "snapkv"][:2] == ["c619d5cb046f776c", "d89371f9b631cb67"]
     assert len({cell.id for cell in cells}) == 1 + 2 * 4
 
 

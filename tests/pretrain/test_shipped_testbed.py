@@ -98,7 +98,13 @@ def test_the_specs_of_the_modules_are_those_in_the_repository():
     modules = json.loads((checkpoint_folder(MODULES) / "config.json").read_text())["modules"]
     spec = load("sweeps/indexer/testbed.yaml")
     ours = spec.distill.model_dump(mode="json")
-    for name, changed in (("indexer", set()), ("locret", {"modules", "locret_hidden"})):
+    longer = load("sweeps/testbed-modules.yaml").distill.schedule
+    assert modules["indexer"]["trained"]["distill"]["schedule"] == longer.model_dump(mode="json")
+    for name, changed in (
+        ("indexer", {"schedule", "checkpoint_every"}),
+        ("memory-indexer", {"schedule", "checkpoint_every", "modules", "batch_size"}),
+        ("locret", {"modules", "locret_hidden"}),
+    ):
         trained = modules[name]["trained"]
         assert trained["target"] == spec.target.model_dump(mode="json")
         assert {key for key, value in trained["distill"].items() if value != ours[key]} == changed
