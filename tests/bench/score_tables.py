@@ -26,7 +26,6 @@ from indexmem.results.schema import OK
 from indexmem.results.store import RowStore
 from indexmem.results.summary import FULL, MEAN, NOTHING_EVICTED, Summary, leads, summarise
 
-
 KEY = ("benchmark", "sample_id")
 
 
