@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from indexmem.config.decoding import DecodingConfig
+from indexmem.config.load import validate, with_overrides, with_settings
 from indexmem.config.schema import EvictionConfig
+from indexmem.config.spec import as_said
 
 
 def test_a_setting_at_its_default_is_in_no_identity() -> None:
@@ -30,3 +32,11 @@ def test_defaults_that_identities_leave_out_are_these() -> None:
     decoding = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "repeats": 1}
     assert EvictionConfig().model_dump() | eviction == EvictionConfig().model_dump()
     assert DecodingConfig().model_dump() | decoding == DecodingConfig().model_dump()
+
+
+def test_a_spec_that_travels_says_no_more_than_its_author() -> None:
+    """A checkpoint may differ from a default, not from what somebody wrote: a dump must not make one of the other."""
+    spec = validate({"name": "x", "indexer": {"checkpoint": "testbed-modules"}, "grid": {"methods": ["knorm"]}}, "test")
+    for travelled in (validate(as_said(spec), "there"), with_overrides(spec, []), with_settings(spec, {}, "axes")):
+        assert travelled == spec
+        assert travelled.indexer.model_fields_set == {"checkpoint"}

@@ -18,6 +18,7 @@ from indexmem.results.schema import FAILED
 from indexmem.tracking import grid_runs
 from indexmem.tracking.grid_runs import CELL_TAG
 from indexmem.tracking.mlflow_runs import FINGERPRINT_TAG, NOTE_TAG, PARENT_TAG
+from indexmem.tracking.published import published_params
 
 WRITES = ("create_experiment", "create_run", "log_batch", "log_inputs", "log_artifacts", "set_terminated", "update_run")
 
@@ -197,3 +198,10 @@ def test_a_budget_that_is_no_share_names_the_run_and_has_no_ratio(root: Path) ->
     assert child.info.run_name == "knorm 8 MiB vt"
     assert child.data.tags["budget"] == child.data.params["budget"] == "8 MiB"
     assert "ratio" not in child.data.tags
+
+
+def test_parameters_do_not_claim_defaults_of_a_checkpoint() -> None:
+    params = published_params(validate({"indexer": {"checkpoint": "testbed-modules", "scope": "kv_head"}}, "test"))
+    assert params["indexer.scope"] == "kv_head" and params["grid.samples"] == 20
+    assert "indexer.token_term" not in params
+    assert "indexer.token_term" in published_params(validate({}, "test"))

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from indexmem.config.schema import Experiment
 from indexmem.config.section import Section
+from indexmem.config.spec import as_said
 from indexmem.config.text import BUILT_IN
 from indexmem.config.yaml_text import InvalidYaml, parse_yaml
 from indexmem.errors import UserError
@@ -60,12 +61,12 @@ def validate_as(schema: type[Spec], raw: Mapping[str, Any], source: str) -> Spec
 
 def with_overrides(experiment: Experiment, overrides: Sequence[str]) -> Experiment:
     """A re-validated copy with `a.b=c` overrides applied (pydantic's own model_copy does not validate)."""
-    return validate(_merge(experiment.model_dump(mode="json"), _parse_overrides(overrides)), "overrides")
+    return validate(_merge(as_said(experiment), _parse_overrides(overrides)), "overrides")
 
 
 def with_settings(experiment: Experiment, settings: Mapping[str, Any], source: str) -> Experiment:
     """A re-validated copy with settings, by their dotted names; `source` is named in complaints (UserError)."""
-    merged = experiment.model_dump(mode="json")
+    merged = as_said(experiment)
     for name, value in settings.items():
         nested: Any = value
         for part in reversed(name.split(".")):

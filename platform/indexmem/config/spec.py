@@ -39,6 +39,13 @@ def run_root(experiment: Experiment) -> Path:
     return folder_at(expanded(experiment.run.root).absolute() if experiment.run.root else home() / "runs")
 
 
+def as_said(spec: BaseModel) -> dict[str, Any]:
+    """What a spec sets, JSON-like, for another process to validate again. Defaults stay unsaid: what is trained already
+    may differ from them, and not from what a user asked for.
+    """
+    return spec.model_dump(mode="json", exclude_unset=True)
+
+
 def flatten(value: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Dotted leaf settings: {'grid.samples': 20, ...}. Lists stay whole."""
     mapping = value.model_dump(mode="json") if isinstance(value, BaseModel) else value

@@ -63,7 +63,7 @@ class TextConfig(Section):
         if self.weight is not None:
             defaults = {name: field.default for name, field in type(self).model_fields.items()}
             return {name: value for name, value in settings.items() if value != defaults[name]}
-        del settings["weight"]
+        settings.pop("weight", None)  # a dump of what is set alone has none
         return self.name if self.name is not None and self.column is None else settings
 
     def __str__(self) -> str:

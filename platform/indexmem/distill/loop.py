@@ -23,7 +23,7 @@ from indexmem.distill.schedule import learning_rate
 from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
-from indexmem.eviction.checkpoint import load_module, read_config, save_modules
+from indexmem.eviction.checkpoint import load_module, load_weights, read_config, save_modules, weights_path
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.models.shipped import checkpoint_folder
 
@@ -220,7 +220,7 @@ def begin_with(folder: Path, trainees: Sequence[Trainee]) -> None:
                 f"distill.start_from={folder}: '{trainee.name}' has another shape: {said}. "
                 "Give the spec the same sizes, or leave distill.start_from out."
             )
-        trainee.trained.load_state_dict(weights)
+        load_weights(trainee.trained, weights, weights_path(folder, trainee.name))
 
 
 def _resume(
@@ -231,7 +231,8 @@ def _resume(
         return 0, None
     state = torch.load(folder / STATE, weights_only=True)
     for trainee, optimizer in zip(trainees, optimizers):
-        trainee.trained.load_state_dict(load_module(folder, trainee.name)[2])
+        weights = load_module(folder, trainee.name)[2]
+        load_weights(trainee.trained, weights, weights_path(folder, trainee.name))
         optimizer.load_state_dict(state["optimizers"][trainee.name])
     return int(state["step"]), Position.load(state["position"]) if "position" in state else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from indexmem.config.modules import IndexerConfig
+from indexmem.config.modules import TRAINED, IndexerConfig
 from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.budgets import BudgetError, Footprint
@@ -14,7 +14,6 @@ from indexmem.eviction.methods.registry import DECODING, FULL, base_name
 from indexmem.models.geometry import Geometry
 
 DECODE_DETAILS = ("decode_every", "decode_window")
-TRAINED = ("scope", "share_every", "activation", "pair_term", "token_term", "heads", "dim")  # as a checkpoint's shape
 SPARSE = ("indexer",)  # methods that can choose tokens before their K and V exist
 
 

@@ -11,6 +11,7 @@ import yaml
 from indexmem.config.load import load, with_overrides
 from indexmem.config.nightly import NightlySpec, SuiteConfig, Verb
 from indexmem.config.schema import Experiment
+from indexmem.config.spec import as_said
 from indexmem.errors import UserError
 from indexmem.files import write_whole
 from indexmem.schedule.night import Night
@@ -53,7 +54,7 @@ def prepare(night: Night, steps: Sequence[Step]) -> None:
     for step in steps:
         night.make_suite(step.suite)
         if not step.spec.is_file():
-            write_whole(step.spec, yaml.safe_dump(step.experiment.model_dump(mode="json"), sort_keys=False))
+            write_whole(step.spec, yaml.safe_dump(as_said(step.experiment), sort_keys=False))
 
 
 def _steps(spec: NightlySpec, suite: SuiteConfig, night: Night) -> list[Step]:

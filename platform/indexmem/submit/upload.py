@@ -14,6 +14,7 @@ import yaml
 
 from indexmem.config.load import PATHS
 from indexmem.config.schema import Experiment
+from indexmem.config.spec import as_said
 from indexmem.errors import UserError
 from indexmem.files import expanded
 
@@ -51,10 +52,11 @@ def plan_upload(experiment: Experiment, *, send_files: bool) -> Upload:
     root = experiment.run.root
     if root and not expanded(root).is_absolute():
         raise UserError(f"run.root={root} would lie in the job's own folder. Name a folder of the nodes: run.root=/…")
-    spec = experiment.model_dump(mode="json")
+    spec = as_said(experiment)
     if not send_files:
         return Upload(spec, {})
-    places = [(section, key) for section, key in PATHS if (section, key) != ("run", "root")]
+    named = [(section, key) for section, key in PATHS if (section, key) != ("run", "root")]
+    places = [(section, key) for section, key in named if key in spec.get(section, {})]
     check_size(source for section, key in places for source in _local_files(spec[section][key]))
     files: dict[str, Path] = {}
 

@@ -18,6 +18,7 @@ from typing import Any
 import ray
 
 from indexmem.config.schema import Experiment
+from indexmem.config.spec import as_said
 from indexmem.distill.runs import DistillRun
 from indexmem.sweep.training import Report, SpanReporter
 from indexmem.sweep.trial import InProcess, Outcome
@@ -56,7 +57,7 @@ def evaluation_task(spec: Experiment, provenance: Mapping[str, Any], cpus: int, 
     """A task that evaluates the spec's grid where there is room for it; gives an Outcome, or raises RuntimeError."""
     # Without a strategy it would wait for a place within a trial's own resources, which are none.
     task = ray.remote(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="DEFAULT")(_evaluate)
-    return task.remote(spec.model_dump(mode="json"), dict(provenance))
+    return task.remote(as_said(spec), dict(provenance))
 
 
 def _start(spec: Experiment, log: Any) -> subprocess.Popen[bytes]:
@@ -74,7 +75,7 @@ def _start(spec: Experiment, log: Any) -> subprocess.Popen[bytes]:
         env=environment,
     )
     assert driver.stdin is not None
-    driver.stdin.write(spec.model_dump_json().encode() + b"\n")
+    driver.stdin.write(json.dumps(as_said(spec)).encode() + b"\n")
     driver.stdin.flush()
     return driver
 

@@ -21,6 +21,7 @@ from ray.tune.search import Searcher
 
 from indexmem.config.load import with_settings
 from indexmem.config.schema import Experiment
+from indexmem.config.spec import as_said
 from indexmem.errors import UserError
 from indexmem.results.sweeps import RUNNING, Sweep
 from indexmem.runtime import room
@@ -64,9 +65,7 @@ def run_sweep(
             f"({total.get('CPU', 0):g} CPU, {total.get('GPU', 0):g} GPU). Lower distill.workers, or add nodes."
         )
     files = plan.folder.path / "tune"
-    trainable = tune.with_parameters(
-        _trial, spec=spec.model_dump(mode="json"), provenance=dict(provenance), nested=plan.nested
-    )
+    trainable = tune.with_parameters(_trial, spec=as_said(spec), provenance=dict(provenance), nested=plan.nested)
     size: dict[str, float] = (
         dict(DIRECTING) if plan.nested else {"CPU": plan.resources.cpus, "GPU": plan.resources.gpus}
     )

@@ -12,13 +12,13 @@ import yaml
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModel, Run
 
 from indexmem.config.schema import Experiment
-from indexmem.config.spec import content_hash, flatten
+from indexmem.config.spec import content_hash
 from indexmem.results.summary import Summary
 from indexmem.tracking.mlflow_runs import FINGERPRINT_TAG, FINISHED, NOTE_TAG, PARENT_TAG, Runs
 from indexmem.tracking.models import model_links, models_with
 from indexmem.tracking.note import grid_note, link_line
 from indexmem.tracking.pictures import charts_page, score_chart
-from indexmem.tracking.published import JOB_PAGE_TAG, SUBMISSION_TAG, common_tags, published_spec
+from indexmem.tracking.published import JOB_PAGE_TAG, SUBMISSION_TAG, common_tags, published_params, published_spec
 from indexmem.tracking.summary import CellSummary, grid_metrics, in_order, score_curves
 from indexmem.tracking.tables import CELLS, SCORES, cell_rows, score_rows, table_json, tables_tag
 
@@ -86,7 +86,7 @@ def publish_grid(
         runs.attach(parent_id, {}, texts, {PICTURE: score_chart(summary)})
         runs.inputs(parent_id, _datasets(cells), sorted({model.model_id for model in models.values()}))
         _draw_curves(runs, parent, summary)
-        runs.log(parent, metrics, flatten(spec), tags | {NOTE_TAG: note, FINGERPRINT_TAG: fingerprint})
+        runs.log(parent, metrics, published_params(experiment), tags | {NOTE_TAG: note, FINGERPRINT_TAG: fingerprint})
     runs.attach(parent_id, story.artifacts, {"spec.yaml": yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)})
     runs.client.set_terminated(parent_id, FINISHED)
     return runs.url(parent_id)
@@ -103,7 +103,7 @@ def _publish_cell(
     names = ("method", "budget", "ratio", "benchmark", "model")  # no ratio where none was requested
     grouping = {name: str(cell.identity[name]) for name in names if cell.identity[name] is not None}
     tags = common_tags(experiment, "eval", _commits([cell])) | grouping
-    params = {k: v for k, v in cell.identity.items() if v is not None} | flatten(published_spec(experiment))
+    params = {k: v for k, v in cell.identity.items() if v is not None} | published_params(experiment)
     found = [models[weights] for weights in cell.weights if weights in models]
     used = sorted({model.model_id for model in found})
     if used:

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
+from indexmem.config.modules import TRAINED
 from indexmem.config.schema import Experiment
+from indexmem.config.spec import flatten
 
 SUBMISSION_TAG, JOB_PAGE_TAG = "ray.submission_id", "ray.job_page"
 JOB_CONFIG_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # Ray gives it to the driver of a submitted job
@@ -22,6 +24,13 @@ def published_spec(experiment: Experiment) -> dict[str, Any]:
     Without the sweep, too, whose trials are specs of their own, and without pre-training, which makes a backbone.
     """
     return experiment.model_dump(mode="json", exclude={"tracking", "run", "sweep", "pretrain"})
+
+
+def published_params(experiment: Experiment) -> dict[str, Any]:
+    """Settings of `published_spec` by dotted name, without defaults that a named checkpoint need not share."""
+    params, indexer = flatten(published_spec(experiment)), experiment.indexer
+    unsaid = {*TRAINED} - indexer.model_fields_set if indexer.checkpoint else set()
+    return {name: value for name, value in params.items() if name.removeprefix("indexer.") not in unsaid}
 
 
 def common_tags(experiment: Experiment, verb: str, commits: Iterable[str] = ()) -> dict[str, str]:
