@@ -7,7 +7,7 @@ import json
 import pytest
 from tiny_tokenizers import TEXT, tiny_tokenizer
 
-from indexmem.benchmarks.base import BuildContext, build_hash
+from indexmem.benchmarks.base import BuildContext, Sample, build_hash
 from indexmem.benchmarks.jsonl import METRICS
 from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.schema import BenchmarkConfig
@@ -70,9 +70,10 @@ def test_questions_on_one_text_are_a_group(tmp_path):
         list(make(write(tmp_path, ROW | {"group": 7})).samples(1, BUILD))
 
 
-def test_a_sample_without_a_context_is_a_group_of_its_own(tmp_path):
-    path = write(tmp_path, ROW | {"context": ""}, ROW | {"context": ""})
-    assert [sample.own_group for sample in make(path).samples(2, BUILD)] == ["jsonl/0", "jsonl/1"]
+def test_a_sample_without_a_context_is_a_group_of_its_own():
+    """As maths problems are; where a context is read, an empty one is refused."""
+    samples = [Sample(f"maths/{number}", "maths", "", "what?", "", ("x",), 9) for number in range(2)]
+    assert [sample.own_group for sample in samples] == ["maths/0", "maths/1"]
 
 
 def test_the_name_of_the_mean_is_taken(tmp_path):
