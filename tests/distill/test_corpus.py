@@ -19,9 +19,8 @@ from indexmem.config.modules import Across
 from indexmem.config.schema import DistillConfig
 from indexmem.config.spec import content_hash
 from indexmem.config.text import BUILT_IN, TextConfig
-from indexmem.distill import corpus
+from indexmem.distill import corpus, runs
 from indexmem.distill.corpus import JoinedTexts, open_corpora, open_corpus
-from indexmem.distill import runs
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.models.texts import documents, source
