@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from indexmem.schedule.wander import Wander
 
@@ -44,3 +45,15 @@ def test_a_part_moves_no_less_than_the_whole():
     """Two nights that agree in one cell by chance, of a method that moved by 0.1."""
     assert tail(nights(0.4, 0.6, 0.6), 0.1) == pytest.approx(tail(nights(0.4, 0.6 + 0.1 / 2**0.5, 0.6 - 0.1 / 2**0.5)))
     assert tail(nights(0.4, 0.6, 0.6), 0.1) > 0.1
+
+
+def test_older_nights_tell_the_spread_and_are_not_compared_with():
+    """Levels 0.6, 0.6 of the reference and 0.4, 0.5, 0.6 before them: a gap to 0.6, the spread of all five."""
+    scores_SN = nights(0.3, 0.6, 0.6, 0.4, 0.5, 0.6)
+    wander = Wander.of(scores_SN, reference=2)
+    assert wander.gap == pytest.approx(-0.3)
+    assert wander.spread == pytest.approx(np.std([0.6, 0.6, 0.4, 0.5, 0.6], ddof=1))
+    assert (wander.nights, wander.known) == (2, 5)
+    error = wander.spread * (1 + 1 / 2) ** 0.5
+    assert wander.tail() == pytest.approx(stats.t.cdf(-0.3 / error, 4))
+    assert wander.tail() < tail(nights(0.3, 0.6, 0.6 - wander.spread * 2**0.5)), "two nights know little of a spread"

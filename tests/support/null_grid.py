@@ -53,7 +53,7 @@ def null_cells(spec: Experiment) -> tuple[Cell, ...]:
 def null_samples(spec: Experiment) -> dict[str, tuple[Sample, ...]]:
     return {
         benchmark: tuple(
-            Sample(f"{benchmark}/{index}", benchmark, "context", "question", "", ("answer",), 8)
+            Sample(f"{benchmark}/{index}", benchmark, f"context {index}", "question", "", ("answer",), 8)
             for index in range(spec.grid.samples)
         )
         for benchmark in null_names(spec)

@@ -17,7 +17,7 @@ import numpy as np
 from indexmem.config.nightly import CompareConfig
 from indexmem.results.stats import holm, paired_difference
 from indexmem.schedule.exchange import Floats, Labels, lower_tail, upper_tail
-from indexmem.schedule.scores import Scores, common_samples, over_cells, side_by_side
+from indexmem.schedule.scores import Scores, columns, common_samples, over_cells, side_by_side
 from indexmem.schedule.verdict import Change
 from indexmem.schedule.wander import Wander
 
@@ -38,6 +38,7 @@ class Pair:
     benchmark: str | None
     scores_SN: Floats
     groups_S: Labels | None = None  # samples with one label depend on each other; by default none do
+    older_SN: Floats | None = None  # the same samples on nights before those, which tell of the spread of nights
     least_spread: float = 0.0  # between nights; of a cell its method's, since one module moves all cells
 
     @property
@@ -60,6 +61,11 @@ class Pair:
         seen_N = ~np.isnan(gaps_SN).all(axis=0)
         return bool((np.nanmean(gaps_SN[:, seen_N], axis=0) * np.sign(self.effect) > 0).all())
 
+    def wander(self, sign: int = 1) -> Wander:
+        """Of scores times `sign`."""
+        older = [] if self.older_SN is None else [self.older_SN]
+        return Wander.of(sign * np.hstack((self.scores_SN, *older)), self.scores_SN.shape[1] - 1)
+
     def change(self, p_value: float) -> Change:
         difference = paired_difference(self.tonight_S, self.before_S, clusters=self.groups_S)
         return Change(
@@ -76,21 +82,27 @@ class Pair:
         )
 
 
-def cell_pairs(suite: str, tonight: Scores, earlier: Sequence[Scores], groups: Groups = NO_GROUPS) -> list[Pair]:
+def cell_pairs(
+    suite: str, tonight: Scores, earlier: Sequence[Scores], groups: Groups = NO_GROUPS, older: Sequence[Scores] = ()
+) -> list[Pair]:
     """One pair for each cell that some earlier night has, too."""
-    compared = ((cell, scores, [night.get(cell, {}) for night in earlier]) for cell, scores in sorted(tonight.items()))
-    pairs = [_pair((suite, *cell[:3]), scores, before, groups) for cell, scores, before in compared]
+    pairs = []
+    for cell, scores in sorted(tonight.items()):
+        before, long_ago = ([night.get(cell, {}) for night in nights] for nights in (earlier, older))
+        pairs.append(_pair((suite, *cell[:3]), scores, before, groups, long_ago))
     return [pair for pair in pairs if len(pair.scores_SN)]
 
 
-def method_pairs(suite: str, tonight: Scores, earlier: Sequence[Scores], groups: Groups = NO_GROUPS) -> list[Pair]:
+def method_pairs(
+    suite: str, tonight: Scores, earlier: Sequence[Scores], groups: Groups = NO_GROUPS, older: Sequence[Scores] = ()
+) -> list[Pair]:
     """One pair for each method, over its cells that some earlier night has, too."""
     known = sorted(cell for cell in tonight if any(cell in night for night in earlier))
     pairs = []
     for method in dict.fromkeys(cell.method for cell in known):
         cells = [cell for cell in known if cell.method == method]
-        before = [over_cells(night, cells) for night in earlier]
-        pairs.append(_pair((suite, method, None, None), over_cells(tonight, cells), before, groups))
+        before, long_ago = ([over_cells(night, cells) for night in nights] for nights in (earlier, older))
+        pairs.append(_pair((suite, method, None, None), over_cells(tonight, cells), before, groups, long_ago))
     return [pair for pair in pairs if len(pair.scores_SN)]
 
 
@@ -108,17 +120,22 @@ def families_of(
     tonight: Mapping[str, Scores],
     earlier: Sequence[Mapping[str, Scores]],
     groups: Mapping[str, Groups] = MappingProxyType({}),
+    older: Sequence[Mapping[str, Scores]] = (),
 ) -> list[list[Pair]]:
-    """The two families over all suites: cells, methods. All arguments map suites, to scores or to samples' groups."""
+    """The two families over all suites: cells, methods. All arguments map suites, to scores or to samples' groups.
+
+    Tonight is compared with `earlier` nights; how far nights are from each other, `older` ones tell, too.
+    """
     cells, methods = [], []
     for suite, scores in tonight.items():
-        before, owners = [night.get(suite, {}) for night in earlier], groups.get(suite, NO_GROUPS)
-        over_all = method_pairs(suite, scores, before, owners)
-        spreads = {pair.method: Wander.of(pair.scores_SN).spread for pair in over_all}
+        before, long_ago = ([night.get(suite, {}) for night in nights] for nights in (earlier, older))
+        owners = groups.get(suite, NO_GROUPS)
+        over_all = method_pairs(suite, scores, before, owners, long_ago)
+        spreads = {pair.method: pair.wander().spread for pair in over_all}
         methods += over_all
         cells += [
             replace(pair, least_spread=spreads.get(pair.method, 0.0))
-            for pair in cell_pairs(suite, scores, before, owners)
+            for pair in cell_pairs(suite, scores, before, owners, long_ago)
         ]
     return [cells, methods]
 
@@ -128,16 +145,18 @@ def _pair(
     tonight: Mapping[str, float],
     earlier: Sequence[Mapping[str, float]],
     groups: Groups,
+    older: Sequence[Mapping[str, float]],
 ) -> Pair:
-    owners = np.array([groups.get(sample, sample) for sample in common_samples(tonight, earlier)])
-    return Pair(*names, side_by_side(tonight, earlier), owners)
+    samples = common_samples(tonight, earlier)
+    owners = np.array([groups.get(sample, sample) for sample in samples])
+    return Pair(*names, side_by_side(tonight, earlier), owners, columns(samples, older))
 
 
 def _moved(families: Sequence[Sequence[Pair]], config: CompareConfig, tail: Tail, sign: int) -> list[Change]:
     assert len(families) == FAMILIES, "the level is shared by all families"
     changes = []
     for pairs in families:
-        found = [max(tail(p.scores_SN, p.groups_S), Wander.of(-sign * p.scores_SN).tail(p.least_spread)) for p in pairs]
+        found = [max(tail(p.scores_SN, p.groups_S), p.wander(-sign).tail(p.least_spread)) for p in pairs]
         adjusted = np.minimum(1.0, FAMILIES * holm(found)).tolist()
         for pair, p_value in zip(pairs, adjusted):
             large = sign * pair.effect >= config.minimum_effect

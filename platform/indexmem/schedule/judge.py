@@ -45,12 +45,19 @@ class NightRows:
         return {suite: speeds_of(rows) for suite, rows in self.tables.items()}
 
 
-def judge(spec: NightlySpec, night: Night, steps: Sequence[Step], reference: Sequence[Night]) -> Verdict:
-    """Compare a night with those of the reference, newest first."""
+def judge(
+    spec: NightlySpec, night: Night, steps: Sequence[Step], reference: Sequence[Night], older: Sequence[Night] = ()
+) -> Verdict:
+    """Compare a night with those of the reference, newest first; `older` nights tell how far nights are apart."""
     suites = list(dict.fromkeys(step.suite for step in steps))
     tonight = NightRows.read(night, suites)
     earlier = [NightRows.read(other, suites) for other in reference]
-    families = families_of(tonight.scores, [rows.scores for rows in earlier], tonight.groups)
+    families = families_of(
+        tonight.scores,
+        [rows.scores for rows in earlier],
+        tonight.groups,
+        [NightRows.read(other, suites).scores for other in older],
+    )
     cells, methods = families
     record = night.record()
     slower: list[Slowdown] = []

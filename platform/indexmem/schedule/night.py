@@ -150,15 +150,15 @@ class Nights:
                 nights.append(self.night(dt.date.fromisoformat(folder.name)))
         return sorted(nights, reverse=True)
 
-    def reference(self, date: dt.date, config: CompareConfig) -> list[Night]:
-        """The nights that this one is compared with, newest first.
+    def reference(self, date: dt.date, config: CompareConfig, most: int | None = None) -> list[Night]:
+        """The nights that this one is compared with, newest first; up to `most` of their kind, if that is given.
 
         A night that raised an alarm is none: the alarm stays on until the loss is mended or accepted (`since`).
         """
         earliest = config.since or dt.date.min
         chosen: list[Night] = []
         for night in self.all():
-            if earliest <= night.date < date and night.has_rows and len(chosen) < config.nights:
+            if earliest <= night.date < date and night.has_rows and len(chosen) < (most or config.nights):
                 verdict = night.verdict()
                 chosen += [night] if verdict is not None and not verdict.regressions else []
         return chosen

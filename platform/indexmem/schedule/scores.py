@@ -66,9 +66,13 @@ def common_samples(tonight: Mapping[str, float], earlier: Sequence[Mapping[str, 
 
 def side_by_side(tonight: Mapping[str, float], earlier: Sequence[Mapping[str, float]]) -> Floats:
     """[S, 1 + nights]: scores of the common samples; NaN where a night has none."""
-    samples = common_samples(tonight, earlier)
-    columns = [[night.get(sample, np.nan) for sample in samples] for night in (tonight, *earlier)]
-    return np.array(columns, dtype=np.float64).reshape(1 + len(earlier), len(samples)).T
+    return columns(common_samples(tonight, earlier), (tonight, *earlier))
+
+
+def columns(samples: Sequence[str], nights: Sequence[Mapping[str, float]]) -> Floats:
+    """[S, nights]: scores of these samples; NaN where a night has none."""
+    found = [[night.get(sample, np.nan) for sample in samples] for night in nights]
+    return np.array(found, dtype=np.float64).reshape(len(nights), len(samples)).T
 
 
 def over_cells(scores: Scores, cells: Sequence[Cell]) -> dict[str, float]:

@@ -24,6 +24,7 @@ from indexmem.tracking.nightly_runs import NightlySink, score_metrics
 from indexmem.workflows.terminal import say
 
 BUSY = 4  # exit code: another process works on these nights
+SPREAD_NIGHTS = 20  # newest nights that tell how far nights are apart; each costs the reading of its rows
 
 
 def run(
@@ -60,8 +61,9 @@ def run(
         if stop.received is not None:
             say(f"Stopped by {Signals(stop.received).name}. The same command goes on from here.")
             return 128 + stop.received
-        reference = nights.reference(night.date, spec.compare)
-        verdict = night.verdict() or _judge(spec, night, steps, reference)
+        known = nights.reference(night.date, spec.compare, max(SPREAD_NIGHTS, spec.compare.nights))
+        reference, older = known[: spec.compare.nights], known[spec.compare.nights :]
+        verdict = night.verdict() or _judge(spec, night, steps, reference, older)
         _publish(spec, night, verdict)
         nights.forget(spec.retention, [night, *reference])
     print(markdown(verdict))
@@ -80,8 +82,10 @@ def _begin(night: Night, steps: Sequence[Step], check: bool) -> None:
             raise UserError(f"suite '{step.suite}':\n{last_lines(step)}")
 
 
-def _judge(spec: NightlySpec, night: Night, steps: Sequence[Step], reference: Sequence[Night]) -> Verdict:
-    verdict = judge(spec, night, steps, reference)
+def _judge(
+    spec: NightlySpec, night: Night, steps: Sequence[Step], reference: Sequence[Night], older: Sequence[Night]
+) -> Verdict:
+    verdict = judge(spec, night, steps, reference, older)
     write_pages(night, verdict)
     write_whole(night.verdict_file, verdict.model_dump_json(indent=1))  # last: with it, the night is judged
     return verdict
