@@ -109,7 +109,7 @@ def test_failed_rows_fail_the_trial_and_are_tried_once(spec, monkeypatch):
     with pytest.raises(RuntimeError, match="4 of 4 rows failed, the first with ValueError: no such thing"):
         record(spec)
     cells = [[cell.id for task in tasks for cell in task.cells] for tasks in tried]
-    assert [len(ids) for ids in cells] == [2, 1, 1] * 2, (
+    assert [len(ids) for ids in cells] == [2, 1, 1] * 2, "each sample once, then its cells alone"
         "each sample once, then its cells alone, to save those that can"
     )
 
