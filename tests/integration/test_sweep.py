@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import mlflow
@@ -90,6 +91,13 @@ def ended(sweep: Sweep) -> int:
     return sum(trial.status in ENDED for trial in sweep.trials)
 
 
+@pytest.fixture
+def connected(local_ray, monkeypatch):
+    """Commands of this process run on the Ray that it is connected to."""
+    monkeypatch.setattr("indexmem.workflows.sweep.cluster", lambda address: nullcontext())
+
+
+@pytest.mark.usefixtures("connected")
 def test_the_winner_is_told_by_samples_that_chose_none(spec_file, capsys):
     """Pasted into an evaluation, its settings find the rows that it was reported on."""
     overrides = ["grid.methods=[knorm]", "grid.ratios=[0.5]", "sweep.axes.eviction.sinks=[2, 8]"]
@@ -105,6 +113,7 @@ def test_the_winner_is_told_by_samples_that_chose_none(spec_file, capsys):
     assert "to do: 0 of 12 rows" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("connected")
 def test_a_driver_whose_sweep_was_taken_over_stops(spec_file, capsys, monkeypatch):
     def lost(leases):
         raise UserError("taken over")

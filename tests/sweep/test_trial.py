@@ -110,8 +110,6 @@ def test_failed_rows_fail_the_trial_and_are_tried_once(spec, monkeypatch):
         record(spec)
     cells = [[cell.id for task in tasks for cell in task.cells] for tasks in tried]
     assert [len(ids) for ids in cells] == [2, 1, 1] * 2, "each sample once, then its cells alone"
-        "each sample once, then its cells alone, to save those that can"
-    )
 
 
 def taken_over(monkeypatch, module):
