@@ -68,7 +68,7 @@ def test_layers_between_sliding_windows_use_their_own_weights(name, family, tmp_
         elif name == "qfilter":
             changed.press.q_filters[last].neg_()
         else:
-            changed.mean_NQd[last].neg_()
+            changed.press.mu[last].neg_()
     done = prefill(backbone, random_ids(LENGTH), {"plain": plain, "changed": changed}, sinks=0)
     assert not done.errors
     same = [torch.equal(*pair) for pair in zip(done.rankings_HL["plain"], done.rankings_HL["changed"])]

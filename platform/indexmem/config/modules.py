@@ -11,8 +11,6 @@ from indexmem.config.section import Section
 PositiveInt = Annotated[int, Field(gt=0)]
 Across = Literal["head", "layer", "model"]
 FLOOR = 0.1  # share of an even budget that every head keeps in any case, where heads share one
-
-
 # What an indexer is trained as; a checkpoint that is evaluated decides what a spec leaves open of these.
 TRAINED = ("scope", "share_every", "activation", "pair_term", "token_term", "heads", "dim")
 

@@ -99,13 +99,9 @@ class ExpectedAttentionStored(ExpectedAttention):
                 epsilon=epsilon,
             )
         )
-        self.mean_NQd, self.covariance_NQdd = stats.query_mean.detach(), stats.query_cov.detach()
+        self.press.mu = stats.query_mean.detach().to(context.device).float()
+        self.press.cov = stats.query_cov.detach().to(context.device).float()
         self.checkpoint = hash_of_finite(str(weights), stats.state_dict())
-
-    def score(self, tap: LayerTap) -> Tensor:
-        device = tap.key_BHLd.device
-        self.press.mu, self.press.cov = self.mean_NQd.to(device).float(), self.covariance_NQdd.to(device).float()
-        return super().score(tap)
 
 
 def load_weights(load: Callable[[str], M], weights: str | None, example: str) -> M:
