@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).parents[1]
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr("indexmem.runtime.cluster", lambda *a, **k: pytest.fail("Ray was about to start"))
     for verb in ("distill", "evaluate"):
-        starter = f"indexmem.workflows.{verb}.cluster"
+        starter = f"indexmem.commands.{verb}.cluster"
         monkeypatch.setattr(starter, lambda *a, **k: pytest.fail("Ray was about to start"))
     save_tiny_model(tmp_path / "model")
     (tmp_path / "text.txt").write_text(TEXT)
@@ -167,6 +167,12 @@ def test_relative_paths_become_absolute_for_workers(folder, monkeypatch):
     assert spec.model.id == str(folder / "model")
     assert [str(text) for text in spec.distill.texts] == [str(folder / "text.txt"), "king-james"]
     assert spec.grid.haystack == str(folder / "text.txt")
+
+
+@pytest.mark.parametrize("action", ["install", "watch"])
+def test_commands_that_are_gone_say_what_to_use(capsys, action):
+    assert main(["nightly", action, "sweeps/nightly.yaml", "--kind", "cron", "--write"]) == 2
+    assert "deploy/systemd has a timer" in capsys.readouterr().err
 
 
 def test_help_is_fast_to_import_and_touches_no_heavy_library():

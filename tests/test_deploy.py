@@ -3,6 +3,7 @@
 Against the operator's own schema, where a checkout of it is at hand: KUBERAY_CRDS=helm-chart/kuberay-operator/crds
 """
 
+import configparser
 import os
 import re
 import tomllib
@@ -127,6 +128,12 @@ def test_commands_are_accepted_by_their_own_parsers():
     assert "indexmem nightly run" in submit[-1]
     assert complaint(submit) is None
     assert of_kind("CronJob")["spec"]["concurrencyPolicy"] == "Forbid"
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.read(REPOSITORY / "deploy" / "systemd" / "indexmem-nightly.service")
+    words = unit["Service"]["ExecStart"].split()
+    assert words[0].endswith("/bin/python")
+    assert complaint(["python", *words[1:]]) is None
+    assert (REPOSITORY / words[-1]).is_file()
 
 
 @pytest.mark.parametrize("kind", ["RayCluster", "RayJob"])

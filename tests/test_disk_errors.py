@@ -18,7 +18,7 @@ from indexmem.files import write_whole
 @pytest.fixture
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for verb in ("distill", "evaluate", "sweep"):
-        starter = f"indexmem.workflows.{verb}.cluster"
+        starter = f"indexmem.commands.{verb}.cluster"
         monkeypatch.setattr(starter, lambda *a, **k: pytest.fail("Ray was about to start"))
     save_tiny_model(tmp_path / "model")
     (tmp_path / "text.txt").write_text(TEXT)
@@ -96,7 +96,7 @@ def test_a_disk_that_is_full_in_the_middle(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as writing says it: without a name
 
     page = spec.parent / "runs" / "reports" / "tiny.html"
-    monkeypatch.setattr("indexmem.workflows.report.report", lambda *_, **__: write_whole(page, "page"))
+    monkeypatch.setattr("indexmem.commands.report.report_spec", lambda *_, **__: write_whole(page, "page"))
     monkeypatch.setattr(os, "replace", full)
     assert call(spec, ["report"]) == 2
     assert f"error: {page}: No space left on device. Free space there" in capsys.readouterr().err
@@ -107,6 +107,6 @@ def test_other_errors_keep_their_traceback(spec: Path, monkeypatch: pytest.Monke
     def broken(*_: object, **__: object) -> int:
         raise ConnectionResetError(errno.ECONNRESET, "reset")
 
-    monkeypatch.setattr("indexmem.workflows.report.report", broken)
+    monkeypatch.setattr("indexmem.commands.report.report_spec", broken)
     with pytest.raises(ConnectionResetError):
         call(spec, ["report"])

@@ -38,7 +38,7 @@ ALLOWED = {
     "schedule": {"config", "evaluate", "results", "live"},
     "evaluate": {"config", "models", "eviction", "engine", "distill", "benchmarks", "results", "live"},
 }
-COMMAND_LINE = {"__main__.py", "cli", "cli.py", "commands", "workflows"}  # nothing below imports it
+COMMAND_LINE = {"__main__.py", "cli", "cli.py", "commands"}  # nothing below imports it
 ONLY_IN = {
     "ray": {
         "runtime.py",

@@ -1,42 +1,44 @@
-"""The command line: `indexmem VERB SPEC [key=value ...]`. The jobs/ scripts call the same verbs.
+"""The command line: `indexmem COMMAND SPEC [key=value ...]`. The jobs/ scripts call the same commands.
 
-User mistakes print one message and exit with code 2, before Ray starts. A verb is a file in commands/, which says what
-it is called with, and one in workflows/, which does it and is imported only then.
+One table says what each command is called with. What it does is in commands/, which is imported only when it is run,
+so that `--help` is quick. Mistakes of users print one message and exit with code 2, before Ray starts.
 """
 
 from __future__ import annotations
 
 import argparse
-import errno
+import datetime as dt
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from indexmem import __version__
-from indexmem.commands import assets, distill, evaluate, methods, nightly, pretrain, report, submit, sweep, sync, ui
 from indexmem.errors import UserError
-from indexmem.files import unwritable
+from indexmem.files import FOLDER_FAULTS, expanded, unwritable
 
-COMMANDS = (
-    distill,
-    pretrain,
-    sweep,
-    evaluate,
-    report,
-    sync,
-    nightly,
-    submit,
-    methods,
-    assets,
-    ui,
-)  # in the order of the help text
+if TYPE_CHECKING:
+    from indexmem.config.schema import Experiment
+
+Arguments = argparse.Namespace
+Argument = tuple[tuple[str, ...], Mapping[str, Any]]  # what `add_argument` is called with
 
 
-# A full or read-only disk, a file where a folder should be, no right to it: nothing that a traceback explains.
-OF_THE_DISK = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
-    *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG),
-}
+def argument(*names: str, **settings: Any) -> Argument:
+    return names, settings
+
+
+@dataclass(frozen=True)
+class Command:
+    """A row of the table. `call` returns the exit code."""
+
+    name: str
+    help: str | None  # None: not listed
+    call: Callable[[Arguments], int] | None = None
+    arguments: tuple[Argument, ...] = ()
+    actions: tuple[Command, ...] = ()  # commands below this one, which then has no call of its own
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The terminal belongs to our own progress lines.
     for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
         os.environ.setdefault(name, "1")
-    parser = _parser()
+    parser = make_parser()
     arguments, rest = parser.parse_known_args(argv)
     # argparse gives up on overrides that come after an option.
     if any("=" not in word or word.startswith("-") for word in rest) or (rest and "overrides" not in arguments):
@@ -52,12 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rest:
         arguments.overrides = [*arguments.overrides, *rest]
     try:
-        return int(arguments.run(arguments) or 0)
+        return int(arguments.call(arguments))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        if error.errno not in OF_THE_DISK:
+        if error.errno not in FOLDER_FAULTS:
             raise
         print(f"error: {unwritable(error)}", file=sys.stderr)
         return 2
@@ -66,10 +68,232 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands in the table."""
     parser = argparse.ArgumentParser(prog="indexmem", description=__doc__.splitlines()[0])
     parser.add_argument("--version", action="version", version=f"indexmem {__version__}")
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for command in COMMANDS:
-        command.add(verbs)
+    _add_commands(parser, COMMANDS, "COMMAND")
     return parser
+
+
+def _add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command], metavar: str) -> None:
+    below = parser.add_subparsers(required=True, metavar=metavar)
+    for command in commands:
+        listed: dict[str, Any] = {} if command.help is None else {"help": command.help}
+        child = below.add_parser(command.name, description=command.help, **listed)
+        for names, settings in command.arguments:
+            child.add_argument(*names, **settings)
+        if command.actions:
+            _add_commands(child, command.actions, "ACTION")
+        else:
+            child.set_defaults(call=command.call)
+
+
+def _spec(arguments: Arguments) -> Experiment:
+    """The spec that a command was given. Raises UserError for a spec that is not valid."""
+    from indexmem.config.load import load
+
+    model = [f"model.id={arguments.model}"] if arguments.model else []
+    return load(arguments.spec, [*arguments.overrides, *model])
+
+
+def _date(text: str) -> dt.date:
+    try:
+        return dt.date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no date such as 2026-11-28") from None
+
+
+def _distill(arguments: Arguments) -> int:
+    from indexmem.commands.distill import distill_spec
+
+    return distill_spec(_spec(arguments), dry_run=arguments.dry_run, address=arguments.address)
+
+
+def _pretrain(arguments: Arguments) -> int:
+    from indexmem.commands import pretrain as commands
+
+    experiment, dry_run, folder = _spec(arguments), arguments.dry_run, arguments.without_ray
+    if arguments.documents is not None:
+        return commands.make_documents(
+            experiment, arguments.documents, arguments.count, arguments.length, dry_run=dry_run
+        )
+    if arguments.ship:
+        return commands.ship_model(experiment, folder, arguments.scores)
+    if folder is not None:
+        return commands.pretrain_locally(experiment, folder, arguments.minutes, arguments.stop_after, dry_run=dry_run)
+    return commands.pretrain_spec(experiment, dry_run=dry_run, address=arguments.address)
+
+
+def _sweep(arguments: Arguments) -> int:
+    from indexmem.commands.sweep import sweep_spec
+
+    return sweep_spec(_spec(arguments), dry_run=arguments.dry_run, address=arguments.address)
+
+
+def _eval(arguments: Arguments) -> int:
+    from indexmem.commands.evaluate import evaluate_spec
+
+    return evaluate_spec(_spec(arguments), dry_run=arguments.dry_run, address=arguments.address)
+
+
+def _report(arguments: Arguments) -> int:
+    from indexmem.commands.report import report_spec
+
+    return report_spec(_spec(arguments), images=arguments.images)
+
+
+def _sync(arguments: Arguments) -> int:
+    from indexmem.commands.sync import sync_spec
+
+    return sync_spec(_spec(arguments))
+
+
+def _nightly_run(arguments: Arguments) -> int:
+    from indexmem.config.nightly import load_nightly
+
+    spec = load_nightly(arguments.spec, arguments.overrides)  # its mistakes need no heavy imports
+    from indexmem.commands.nightly import run_night
+
+    return run_night(spec, arguments.date, dry_run=arguments.dry_run, address=arguments.address)
+
+
+def _nightly_status(arguments: Arguments) -> int:
+    from indexmem.config.nightly import load_nightly
+    from indexmem.schedule.listing import nights_table
+    from indexmem.schedule.night import Nights
+
+    print(nights_table(Nights.of(load_nightly(arguments.spec, arguments.overrides)), arguments.last))
+    return 0
+
+
+def _submit(arguments: Arguments) -> int:
+    from indexmem.commands.submit import Submission, submit_spec
+    from indexmem.submit.job import parse_variables
+
+    how = Submission(
+        address=arguments.address,
+        if_running=arguments.if_running,
+        follow=arguments.follow,
+        send_files=arguments.files == "send",
+        send_code=arguments.code == "send",
+        installer=arguments.install,
+        variables=parse_variables(arguments.env),
+        dry_run=arguments.dry_run,
+    )
+    return submit_spec(arguments.command, _spec(arguments), how)
+
+
+def _methods(arguments: Arguments) -> int:
+    from indexmem.eviction.methods.listing import methods_table
+
+    print(methods_table())
+    return 0
+
+
+def _assets(arguments: Arguments) -> int:
+    from indexmem.models import assets, texts
+
+    for name in assets.model_names():
+        print(f"{name}: {assets.ensure_model(name)}")
+    for name in texts.BUILTIN_TEXTS:
+        print(f"{name}: {len(texts.documents(name))} documents")
+    return 0
+
+
+def _ui(arguments: Arguments) -> int:
+    from indexmem.commands.ui import ui
+    from indexmem.config.spec import home
+
+    root = expanded(arguments.root).absolute() if arguments.root else home() / "runs"
+    return ui(root, arguments.port, arguments.mlflow_port)
+
+
+def _no_scheduler(arguments: Arguments) -> int:
+    raise UserError(
+        "indexmem no longer writes timers and runs no clock. docs/operations.md, 'What starts it', has a line for "
+        "crontab; deploy/systemd has a timer, and deploy/kubernetes/nightly.yaml is a CronJob."
+    )
+
+
+OVERRIDES = argument("overrides", nargs="*", metavar="key=value", help="for example grid.samples=10")
+ADDRESS = argument("--address", help="Ray cluster; default: RAY_ADDRESS, else a private one on this machine")
+SPEC = (
+    argument("spec", help="YAML spec, for example sweeps/smoke.yaml"),
+    OVERRIDES,
+    argument("--model", help="short for model.id=...: a built-in model, a folder or a hub id"),
+)
+ON_RAY = (
+    *SPEC,
+    argument("--dry-run", action="store_true", help="print the plan; start nothing, store nothing but caches"),
+    ADDRESS,
+)
+PRETRAIN = (
+    argument("--without-ray", type=Path, metavar="FOLDER", help="in this process, or as a rank of torchrun"),
+    argument("--minutes", type=float, help="with --without-ray: as many steps as this time has room for"),
+    argument("--stop-after", type=float, metavar="MINUTES", help="with --without-ray: end this call then, to go on"),
+    argument("--ship", action="store_true", help="put the trained model into the package, as `testbed`"),
+    argument("--documents", type=Path, metavar="JSONL", help="write training documents for distillation"),
+    argument("--count", type=int, default=1200, help="with --documents: how many"),
+    argument("--length", type=int, default=2048, help="with --documents: tokens of each at most"),
+    argument("--scores", type=Path, metavar="JSON", help="with --ship: what testbed_scores.py wrote"),
+)
+NIGHTLY = (
+    argument("spec", help="YAML spec, for example sweeps/nightly.yaml"),
+    argument("overrides", nargs="*", metavar="key=value", help="for example compare.level=0.05"),
+)
+NIGHT = (
+    argument("--date", type=_date, help="of the night, YYYY-MM-DD; default: that of the newest slot"),
+    argument("--dry-run", action="store_true", help="print the night's steps; start nothing"),
+    ADDRESS,
+)
+SUBMIT = (
+    argument("command", choices=("distill", "pretrain", "eval", "sweep", "report", "sync"), help="what the job does"),
+    *SPEC,
+    argument("--address", help="job server; default: RAY_API_SERVER_ADDRESS, else http://127.0.0.1:8265"),
+    argument("--follow", action="store_true", help="print the job's log until it ends, and end as it did"),
+    argument(
+        "--if-running", choices=("join", "refuse"), default="join", help="for a job with this spec that is under way"
+    ),
+    argument(
+        "--files", choices=("send", "shared"), default="send",
+        help="files that the spec names: send them, or leave them out where the nodes have them under the same paths",
+    ),
+    argument("--code", choices=("send", "installed"), default="send", help="this package, or that of the nodes"),
+    argument("--install", choices=("uv", "pip"), help="put the package's dependencies on the nodes first (not Ray)"),
+    argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the job; not for secrets"),
+    argument("--dry-run", action="store_true", help="check the spec, print what would be sent; send nothing"),
+)  # fmt: skip
+UI = (
+    argument("--root", help="run root; default: $INDEXMEM_HOME/runs"),
+    argument("--port", type=int, default=5001, help="of runs and reports; default: 5001"),
+    argument("--mlflow-port", type=int, default=5000, help="of MLflow; default: 5000"),
+)
+ANY_WORDS = (argument("words", nargs=argparse.REMAINDER),)
+COMMANDS = (
+    Command("distill", "train the spec's indexer (Ray Train)", _distill, ON_RAY),
+    Command("pretrain", "train the testbed, a small model that retrieves (Ray Train)", _pretrain, ON_RAY + PRETRAIN),
+    Command("sweep", "search for good settings: train and evaluate trials (Ray Tune)", _sweep, ON_RAY),
+    Command("eval", "evaluate the spec's grid of cells (Ray), publish to MLflow, write the report", _eval, ON_RAY),
+    Command(
+        "report", "write the report again from stored rows", _report,
+        (*SPEC, argument("--images", action="store_true", help="charts as PNG and SVG too (needs Chromium)")),
+    ),
+    Command("sync", "publish stored results to MLflow, for example after the server was down", _sync, SPEC),
+    Command(
+        "nightly", "run suites every night and say what moved",
+        actions=(
+            Command("run", "run one night, or finish it; one that is done does nothing", _nightly_run, NIGHTLY + NIGHT),
+            Command(
+                "status", "list the last nights", _nightly_status,
+                (*NIGHTLY, argument("--last", type=int, default=14, metavar="N", help="how many")),
+            ),
+            Command("install", None, _no_scheduler, ANY_WORDS),
+            Command("watch", None, _no_scheduler, ANY_WORDS),
+        ),
+    ),
+    Command("submit", "run a command as a job on a cluster; it goes on when this machine leaves", _submit, SUBMIT),
+    Command("methods", "list the eviction methods that a grid can compare", _methods),
+    Command("assets", "fetch and verify the built-in model and texts", _assets),
+    Command("ui", "serve live runs, reports and MLflow of a run root on 127.0.0.1", _ui, UI),
+)  # in the order of the help text  # fmt: skip

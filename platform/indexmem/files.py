@@ -16,6 +16,11 @@ from indexmem.errors import UserError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+# A full or read-only disk, a file where a folder should be, no right to it: a traceback would explain nothing.
+FOLDER_FAULTS = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG),
+}
 TEMPORARY = ".tmp-"  # how names of drafts begin; what a killed process has left of them
 
 

@@ -15,13 +15,13 @@ import pytest
 from mlflow_server import serving
 from report_rows import make_rows
 
+from indexmem.commands.grid_results import mirror_grid
 from indexmem.config.budget import Budget
 from indexmem.config.load import validate
 from indexmem.report.verdict import verdict
 from indexmem.results.summary import summarise
 from indexmem.tracking.mlflow_runs import connect
 from indexmem.tracking.mlflow_sink import MlflowSink
-from indexmem.workflows.grid_mirror import mirror_grid
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from indexmem.commands.distill import check_distill
 from indexmem.config.load import load, validate, with_overrides
 from indexmem.errors import UserError
-from indexmem.workflows.distill import check_distill
 
 REPOSITORY = Path(__file__).parents[2]
 PRESETS = REPOSITORY / "sweeps" / "presets"

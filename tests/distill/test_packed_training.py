@@ -5,6 +5,7 @@ import torch
 from tiny_models import random_ids, tiny_backbone, tiny_config
 from tiny_tokenizers import TEXT, tiny_tokenizer
 
+from indexmem.commands.distill import check_distill
 from indexmem.config.load import validate, with_overrides
 from indexmem.config.schema import ModelConfig
 from indexmem.distill.module import DistillModule
@@ -12,7 +13,6 @@ from indexmem.distill.trainees.base import StepContext
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
 from indexmem.models.backbone import check_packing
-from indexmem.workflows.distill import check_distill
 
 LENGTHS = [90, 70, 90, 41]
 

@@ -6,6 +6,7 @@ import pytest
 from tiny_models import tiny_config
 from tiny_tokenizers import TEXT, tiny_tokenizer
 
+from indexmem.commands.evaluate import evaluate_spec
 from indexmem.config.load import with_overrides
 from indexmem.config.schema import BenchmarkConfig, Experiment, GridConfig, MethodConfig, ModelConfig
 from indexmem.errors import UserError
@@ -13,7 +14,6 @@ from indexmem.evaluate.grid import plan
 from indexmem.models import backbone
 from indexmem.models.geometry import Geometry
 from indexmem.models.known_geometries import KNOWN_GEOMETRIES, is_at_hand
-from indexmem.workflows.evaluate import evaluate
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_an_outline_counts_what_would_be_done(tmp_path, capsys):
     assert grid.outline
     assert len(grid.cells) == 13 * (1 + 2 * 4)
     assert {len(samples) for samples in grid.samples.values()} == {500}
-    assert evaluate(spec(tmp_path), dry_run=True) == 0
+    assert evaluate_spec(spec(tmp_path), dry_run=True) == 0
     said = capsys.readouterr().err
     assert "117 cells, 6500 samples of 4096 tokens" in said
     assert "to do: 58500 of 58500 rows" in said

@@ -8,9 +8,9 @@ import pytest
 from null_night import DAMAGED_BUDGET, RaySuite, WaveringLoad, in_process, nightly_file
 from ray import cloudpickle
 
+from indexmem.commands.nightly import run_night
 from indexmem.config.nightly import load_nightly
 from indexmem.schedule.night import Nights
-from indexmem.workflows.nightly import run
 
 pytestmark = pytest.mark.ray
 
@@ -32,8 +32,8 @@ def test_a_loss_is_flagged_after_twenty_nights_of_noise(tmp_path):
     first = dt.date(2026, 11, 1)
     dates = [first + dt.timedelta(days=number) for number in range(NIGHTS + 1)]
     suites = [in_process] * (NIGHTS - 1) + [RaySuite()]
-    assert [run(spec, date, execute=suite) for date, suite in zip(dates, suites)] == [0] * NIGHTS
-    assert run(spec, dates[NIGHTS], execute=RaySuite(WaveringLoad(lost=0.5))) == 3
+    assert [run_night(spec, date, execute=suite) for date, suite in zip(dates, suites)] == [0] * NIGHTS
+    assert run_night(spec, dates[NIGHTS], execute=RaySuite(WaveringLoad(lost=0.5))) == 3
 
     nights = Nights.of(spec)
     verdict = nights.night(dates[NIGHTS]).verdict()

@@ -191,7 +191,7 @@ def test_a_log_is_followed_to_its_end_even_when_the_stream_breaks(client, monkey
 
 WATCH = """
 import signal, sys
-from indexmem.workflows.submit import watch
+from indexmem.commands.submit import watch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in a background of a shell
 sys.exit(watch(sys.argv[1], sys.argv[2]))
 """

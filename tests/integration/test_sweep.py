@@ -94,7 +94,7 @@ def ended(sweep: Sweep) -> int:
 @pytest.fixture
 def connected(local_ray, monkeypatch):
     """Commands of this process run on the Ray that it is connected to."""
-    monkeypatch.setattr("indexmem.workflows.sweep.cluster", lambda address: nullcontext())
+    monkeypatch.setattr("indexmem.commands.sweep.cluster", lambda address: nullcontext())
 
 
 @pytest.mark.usefixtures("connected")

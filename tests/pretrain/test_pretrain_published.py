@@ -2,10 +2,10 @@
 
 from mlflow import MlflowClient
 
+from indexmem.commands.pretrain import pretrain_spec
 from indexmem.config.load import validate
 from indexmem.distill.history import History
 from indexmem.pretrain.runs import PretrainRun
-from indexmem.workflows.pretrain import pretrain
 
 
 def test_the_history_of_a_finished_run_is_published_once(tmp_path):
@@ -18,7 +18,7 @@ def test_the_history_of_a_finished_run_is_published_once(tmp_path):
     History(run.history, span=experiment.pretrain.checkpoint_every).write(rows)
     run.final.mkdir()
 
-    assert pretrain(experiment) == pretrain(experiment) == 0
+    assert pretrain_spec(experiment) == pretrain_spec(experiment) == 0
     client = MlflowClient(tracking_uri=uri)
     (found,) = client.search_runs([e.experiment_id for e in client.search_experiments()])
     assert found.info.status == "FINISHED"

@@ -6,6 +6,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from indexmem.commands.pretrain import check_pretrain
 from indexmem.config.load import load
 from indexmem.config.pretrain import PretrainConfig
 from indexmem.distill.history import History
@@ -16,7 +17,6 @@ from indexmem.pretrain.loop import new_module, pretrain
 from indexmem.pretrain.model import make_model, read_trained, save_model
 from indexmem.pretrain.runs import PretrainRun
 from indexmem.pretrain.start import load_start
-from indexmem.workflows.pretrain import check_pretrain
 
 CPU = torch.device("cpu")
 ARCHITECTURE = {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 1, "intermediate": 48, "max_positions": 1024}

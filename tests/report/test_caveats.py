@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from report_rows import make_row, make_rows
 
+from indexmem.commands.grid_results import verdict_text
 from indexmem.report.tables import render_text
 from indexmem.report.verdict import verdict
 from indexmem.results.schema import ROW_SCHEMA
 from indexmem.results.summary import Summary, summarise
 from indexmem.tracking.note import grid_note
-from indexmem.workflows.grid_mirror import verdict_text
 
 
 def made(budget: str, kept: list[int], **columns: object) -> Summary:

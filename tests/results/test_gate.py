@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 import pytest
 from report_rows import make_row, make_rows
 
+from indexmem.commands.grid_results import mirror_grid, print_scores
 from indexmem.config.load import with_overrides
 from indexmem.config.schema import Experiment, GridConfig
 from indexmem.errors import UserError
@@ -14,8 +15,6 @@ from indexmem.report.content import gather
 from indexmem.report.tables import comparison_table
 from indexmem.results.gate import check_floor, gated, shortfalls
 from indexmem.results.schema import FAILED, RETENTION_SCHEMA, ROW_SCHEMA
-from indexmem.workflows.grid_mirror import mirror_grid
-from indexmem.workflows.grid_scores import print_scores
 
 
 def rows_of(scores: dict[str, list[float]], method: str = "full") -> list[dict]:

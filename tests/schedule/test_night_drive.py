@@ -151,7 +151,7 @@ def test_a_night_goes_on_with_the_spec_that_it_began_with(tmp_path):
 
 SCRIPT = """
 import os, signal, sys, threading, time
-from indexmem.workflows.nightly_step import end_with_parent
+from indexmem.commands.nightly_step import end_with_parent
 {body}
 """
 
@@ -212,7 +212,7 @@ def test_a_step_ends_when_its_night_is_killed(tmp_path):
 
 
 def test_a_step_waits_for_the_orphan_of_a_killed_night(step, tmp_path):
-    body = "from indexmem.workflows import nightly_step as step\nstep.main = lambda words: print(words) or 1\n"
+    body = "from indexmem.commands import nightly_step as step\nstep.main = lambda words: print(words) or 1\n"
     body += "sys.exit(step.run_alone(sys.argv[1:]))"
     started = time.monotonic()
     with Leases(step.folder / "leases") as orphan:

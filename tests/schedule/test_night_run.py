@@ -11,11 +11,11 @@ from mlflow import MlflowClient
 from night_rows import date, fill, nightly_spec, right
 
 from indexmem.cli import main
+from indexmem.commands.nightly import BUSY, run_night
 from indexmem.errors import UserError
 from indexmem.lease import Leases
 from indexmem.schedule.night import Nights
 from indexmem.tracking.mlflow_runs import connect
-from indexmem.workflows.nightly import BUSY, run
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ class Suite:
 
 def night(spec, number: int, **how) -> tuple[int, Suite]:
     suite = Suite(spec, number, **how)
-    return run(spec, date(number), execute=suite), suite
+    return run_night(spec, date(number), execute=suite), suite
 
 
 def published(spec) -> dict[str, dict]:
@@ -86,7 +86,7 @@ def killed(*_):
 
 def test_a_night_killed_before_its_verdict_gets_it_at_the_next_start(spec, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("indexmem.workflows.nightly.write_pages", killed)
+        patch.setattr("indexmem.commands.nightly.write_pages", killed)
         with pytest.raises(KeyboardInterrupt):
             night(spec, 0)
     assert Nights.of(spec).night(date(0)).verdict() is None
@@ -109,7 +109,7 @@ def test_a_signal_leaves_a_night_without_a_verdict(spec):
         os.kill(os.getpid(), signal.SIGTERM)
         return suite(step, limits)
 
-    assert run(spec, date(0), execute=interrupted) == 128 + signal.SIGTERM
+    assert run_night(spec, date(0), execute=interrupted) == 128 + signal.SIGTERM
     assert Nights.of(spec).night(date(0)).verdict() is None
 
 
@@ -144,7 +144,7 @@ def test_old_nights_are_forgotten_after_a_night(spec):
 
 def test_a_mistake_in_a_suite_is_found_before_any_step_and_mended(spec):
     with pytest.raises(UserError, match=r"suite 'tiny'(.|\n)*grid\.methods is empty"):
-        run(spec, date(0))
+        run_night(spec, date(0))
     assert Nights.of(spec).night(date(0)).record().steps == {}
     assert not list(Nights.of(spec).folder.rglob("spec.yaml")), "read anew at the next start"
     assert night(spec, 0)[0] == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from ray.scripts.scripts import cli as ray_cli
 
-from indexmem.cli import _parser
+from indexmem.cli import make_parser
 
 REPOSITORY = Path(__file__).parents[2]
 BLOCK = re.compile(r"(?:^    \S.*\n?)(?:^(?:    .*)?\n?)*", re.MULTILINE)  # indented by four spaces
@@ -78,7 +78,7 @@ def complaint(words: list[str]) -> str | None:
 
 def _complaint_of_indexmem(words: list[str]) -> str | None:
     try:
-        _, rest = _parser().parse_known_args(words)
+        _, rest = make_parser().parse_known_args(words)
     except (SystemExit, argparse.ArgumentError) as error:
         return None if getattr(error, "code", 1) == 0 else f"indexmem {' '.join(words)}: not accepted"
     unknown = [word for word in rest if "=" not in word or word.startswith("-")]

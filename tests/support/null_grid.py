@@ -122,10 +122,10 @@ class NullLoad:
 
 
 def main(root: str, address: str, seconds: str, *overrides: str) -> int:
+    from indexmem.commands.terminal import say
     from indexmem.evaluate.fanout import run_grid
     from indexmem.live.lines import Meter
     from indexmem.runtime import cluster
-    from indexmem.workflows.terminal import say
 
     spec = null_spec(Path(root), *overrides)
     load = NullLoad(float(seconds), str(Path(root) / "calm"))

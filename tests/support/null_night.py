@@ -102,11 +102,11 @@ def in_process(step: Step, limits: Limits) -> int:
 
 
 def main(spec: str, date: str, address: str, seconds: str) -> int:
+    from indexmem.commands.nightly import run_night
     from indexmem.config.nightly import load_nightly
-    from indexmem.workflows.nightly import run
 
     suite = RaySuite(WaveringLoad(float(seconds), str(Path(spec).parent / "calm")), address)
-    return run(load_nightly(spec), dt.date.fromisoformat(date), execute=suite)
+    return run_night(load_nightly(spec), dt.date.fromisoformat(date), execute=suite)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ TUNE = sorted((Path(__file__).parents[2] / "sweeps" / "tune").glob("*.yaml"))
 
 @pytest.fixture
 def spec_path(tmp_path, monkeypatch):
-    monkeypatch.setattr("indexmem.workflows.sweep.cluster", lambda *a, **k: pytest.fail("Ray was about to start"))
+    monkeypatch.setattr("indexmem.commands.sweep.cluster", lambda *a, **k: pytest.fail("Ray was about to start"))
     save_tiny_model(tmp_path / "model")
     (tmp_path / "text.txt").write_text(TEXT)
     spec = {

@@ -11,6 +11,7 @@ import pytest
 from mlflow_reading import client, rows, sink, spec
 from report_rows import MIXED, make_rows
 
+from indexmem.commands.grid_results import mirror_grid, verdict_text
 from indexmem.report.verdict import verdict
 from indexmem.results.schema import FAILED
 from indexmem.results.summary import summarise
@@ -18,7 +19,6 @@ from indexmem.tracking.links import LOCAL_UI, grid_links
 from indexmem.tracking.mlflow_runs import NOTE_TAG
 from indexmem.tracking.pictures import charts_page, score_chart
 from indexmem.tracking.tables import CELLS, SCORES
-from indexmem.workflows.grid_mirror import mirror_grid, verdict_text
 
 PNG = b"\x89PNG\r\n"
 

@@ -1,21 +1,113 @@
-"""`indexmem distill SPEC`."""
+"""`indexmem distill`: from a checked spec to trained modules."""
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING
+from signal import Signals
 
-from indexmem.commands.spec_arguments import add_spec_verb, load_spec
+from indexmem.commands.terminal import PROGRESS_SECONDS, say
+from indexmem.commands.training import (
+    TrainingWatch,
+    describe_losses,
+    describe_modules,
+    publish_training,
+    read_history,
+)
+from indexmem.config.schema import Experiment
+from indexmem.config.spec import run_root
+from indexmem.distill.data import WindowStream
+from indexmem.distill.loop import begin_with
+from indexmem.distill.runs import DistillRun
+from indexmem.distill.trainees.registry import make_trainees
+from indexmem.errors import UserError
+from indexmem.eviction.checkpoint import check_geometry, read_config
+from indexmem.files import check_writable
+from indexmem.live.view import LiveView
+from indexmem.models.backbone import check_packing, inspect, load_tokenizer
+from indexmem.models.geometry import Geometry
+from indexmem.models.prompt import encode
+from indexmem.models.rereading import LEAD_IN, most_read_again
+from indexmem.models.shipped import checkpoint_folder
+from indexmem.runtime import check_resources, cluster, wait_for_nodes
+from indexmem.tracking.mlflow_sink import MlflowSink
 
-if TYPE_CHECKING:
-    from indexmem.commands.spec_arguments import Verbs
+
+def distill_spec(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
+    """Train the spec's indexer, or find it finished. Prints progress, publishes the run, says where the result is."""
+    run = check_distill(experiment)
+    config = experiment.distill
+    say(
+        f"distill {experiment.name}: {config.schedule.steps} steps x {config.workers} workers x "
+        f"{config.batch_size * config.accumulate} x {config.length} tokens on {experiment.model.id} -> {run.folder}"
+    )
+    for line in describe_modules(experiment):
+        say(f"  {line}")
+    if dry_run:
+        return 0
+    check_writable(run_root(experiment))
+    sink = MlflowSink.open(experiment)
+    if run.finished:
+        say(f"already trained: {run.final}")
+    else:
+        from indexmem.distill.train import train
+
+        view = LiveView.open(run_root(experiment), experiment.name, "training", say, PROGRESS_SECONDS)
+        with view, cluster(address, cpus=None if address else config.workers):
+            gpus = 1 if config.use_gpu else 0
+            workers = config.min_workers or config.workers
+            wait_for_nodes(workers, 1, gpus, experiment.run.wait_for_nodes, say)
+            check_resources(workers, 1, gpus)
+            stopped_by = train(experiment, run, TrainingWatch(experiment, run, sink, view))
+        if stopped_by is not None:
+            say(f"Stopped by {Signals(stopped_by).name}. The same command goes on from the step under way then.")
+            return 128 + stopped_by
+    history = read_history(experiment, run)
+    publish_training(experiment, run, sink, history)
+    trained = read_config(run.final)["trained"]
+    say(f"trained {trained['step']} steps, {describe_losses(history)}: {run.final}")
+    return 0
 
 
-def add(verbs: Verbs) -> None:
-    add_spec_verb(verbs, "distill", "train the spec's indexer (Ray Train)", starts_ray=True).set_defaults(run=run)
+def check_distill(experiment: Experiment) -> DistillRun:
+    """All that can be wrong with a training spec, found before Ray starts."""
+    geometry = inspect(experiment.model)
+    config = experiment.distill
+    if config.length > geometry.max_positions:
+        raise UserError(
+            f"distill.length={config.length} is more than the model's context of {geometry.max_positions} tokens. "
+            f"Use distill.length={geometry.max_positions} or less."
+        )
+    if config.length <= experiment.target.sinks + 1:
+        raise UserError(
+            f"distill.length={config.length} leaves no tokens after target.sinks={experiment.target.sinks}."
+        )
+    if not config.texts:
+        raise UserError("distill.texts is empty. Example: distill.texts='[king-james]'")
+    tokenizer = load_tokenizer(experiment.model)
+    again = 0
+    if experiment.target.source == "reconstruction":
+        again = _check_second_reading(experiment, geometry, len(encode(tokenizer, experiment.target.request)))
+    if config.packing or again:
+        check_packing(experiment.model, config.length, again)
+    WindowStream.of(config, tokenizer).check()
+    if config.start_from is not None:
+        folder = checkpoint_folder(config.start_from)
+        check_geometry(folder, geometry)
+        begin_with(folder, make_trainees(experiment, geometry))
+    return DistillRun.of(experiment)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from indexmem.workflows.distill import distill
-
-    return distill(load_spec(arguments), dry_run=arguments.dry_run, address=arguments.address)
+def _check_second_reading(experiment: Experiment, geometry: Geometry, request: int) -> int:
+    """Positions that it takes at most. Raises UserError where the model has fewer."""
+    length, chunk, most = experiment.distill.length, experiment.target.chunk, geometry.max_positions
+    again = most_read_again(length, request, chunk)
+    if length + again > most:
+        smaller_chunk, smaller_length = most - length - request - LEAD_IN, most - chunk - request - LEAD_IN
+        if smaller_length <= chunk:  # then a text is a single chunk
+            smaller_length = max(1, min(chunk, (most - request) // 2))
+        or_chunk = f", or target.chunk={smaller_chunk} or less" if smaller_chunk > 0 else ""
+        raise UserError(
+            f"target.source=reconstruction reads texts twice: distill.length={length} and target.chunk={chunk} reach "
+            f"{length + again} positions, and the model's context has {most} tokens. "
+            f"Use distill.length={smaller_length} or less{or_chunk}."
+        )
+    return again

@@ -1,23 +1,94 @@
-"""`indexmem eval SPEC`."""
+"""`indexmem eval`: from a checked spec to rows, a published run, a report and a table."""
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING
+from signal import Signals
 
-from indexmem.commands.spec_arguments import add_spec_verb, load_spec
+from indexmem.commands.grid_results import NOT_RANKED, mirror_grid, print_scores, write_grid_report
+from indexmem.commands.terminal import PROGRESS_SECONDS, say
+from indexmem.config.schema import Experiment
+from indexmem.config.spec import run_root
+from indexmem.engine.decode import CPU_BATCH_BYTES
+from indexmem.evaluate.budgets import Footprint
+from indexmem.evaluate.grid import GridPlan, plan
+from indexmem.eviction.methods.simple import FullCache
+from indexmem.files import check_writable
+from indexmem.live.view import LiveView
+from indexmem.runtime import cluster, wait_for_nodes
+from indexmem.tracking.links import grid_links
+from indexmem.tracking.mlflow_runs import public
+from indexmem.tracking.mlflow_sink import MlflowSink
+from indexmem.tracking.provenance import provenance
 
-if TYPE_CHECKING:
-    from indexmem.commands.spec_arguments import Verbs
+
+def evaluate_spec(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
+    """Evaluate the grid, publish it, write the report, print the table.
+
+    1 when some rows failed, NOT_RANKED when the full cache is below its floor, 128 + the signal's number when one ended
+    the run early.
+    """
+    grid = plan(experiment, require_checkpoint=not dry_run)
+    rows = print_plan(experiment, grid)
+    if dry_run:
+        return 0
+    check_writable(run_root(experiment))
+    if rows:
+        from indexmem.evaluate.fanout import run_grid
+
+        config = experiment.grid
+        view = LiveView.open(run_root(experiment), experiment.name, "grid", say, PROGRESS_SECONDS)
+        with view, cluster(address):
+            wait_for_nodes(1, config.cpus_per_actor, config.gpus_per_actor, experiment.run.wait_for_nodes, say)
+            progress = run_grid(experiment, grid, provenance(), lambda progress: view.watch(progress.status))
+        if progress.stopped_by is not None:
+            stored = f"{progress.done} of {progress.total} rows are stored"
+            say(f"Stopped by {Signals(progress.stopped_by).name}: {stored}. The same command goes on from here.")
+            return 128 + progress.stopped_by
+    return _finish(experiment, grid)
 
 
-def add(verbs: Verbs) -> None:
-    add_spec_verb(
-        verbs, "eval", "evaluate the spec's grid of cells (Ray), publish to MLflow, write the report", starts_ray=True
-    ).set_defaults(run=run)
+def print_plan(experiment: Experiment, grid: GridPlan) -> int:
+    """Say what will be done; returns how many rows that is."""
+    missing = grid.missing().values()
+    rows = sum(int(missing_SC.sum()) for missing_SC in missing)
+    samples = sum(int(missing_SC.any(axis=1).sum()) for missing_SC in missing)
+    length = experiment.grid.length
+    plain = Footprint.of(FullCache(), grid.geometry, length, experiment.model.element_size)
+    full = plain.bytes_of(length)
+    per_sample = sum(
+        plain.bytes_of(min(length, plain.granted(cell.budget, length, equal_bytes=False))) for cell in grid.cells
+    ) / len(grid.samples)
+    batches = -(-int(per_sample) // (experiment.grid.batch_bytes or CPU_BATCH_BYTES))
+    say(
+        f"eval {experiment.name}: {len(grid.methods)} methods, {len(grid.cells)} cells, "
+        f"{sum(map(len, grid.samples.values()))} samples of {length} tokens\n"
+        f"  budgets: {', '.join(map(str, sorted({cell.budget for cell in grid.cells})))}\n"
+        f"  to do: {rows} of {grid.row_count} rows = {samples} prefills, "
+        f"about {samples * batches} decode batches\n"
+        f"  KV cache: {full / 2**20:.0f} MiB full, {per_sample / 2**20:.0f} MiB for all cells of a sample\n"
+        f"  results: {run_root(experiment)}"
+    )
+    if grid.outline:
+        say(
+            f"  samples were not built: the tokenizer of {experiment.model.id} is not on this machine. Their number is "
+            "the one asked for, sizes follow from the model's published geometry"
+        )
+    return rows
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from indexmem.workflows.evaluate import evaluate
-
-    return evaluate(load_spec(arguments), dry_run=arguments.dry_run, address=arguments.address)
+def _finish(experiment: Experiment, grid: GridPlan) -> int:
+    rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids)
+    path = write_grid_report(experiment, grid, rows, grid_links(experiment))
+    sink = MlflowSink.open(experiment)
+    where = None
+    if sink is not None:
+        say("publishing to MLflow")
+        where = mirror_grid(sink, experiment, rows, path)
+    failed = sum(status != "ok" for status in rows["status"].to_pylist())
+    gate = print_scores(experiment, rows)
+    if failed:
+        print(f"{failed} rows failed; the report lists why, and the same command tries them again.")
+    print(f"Report: {path}")
+    if where is not None and sink is not None:
+        print(f"MLflow: {public(sink.uri)}  run {where}  (look with `make ui` or `indexmem ui`)")
+    return NOT_RANKED if gate.shortfalls else int(failed > 0)

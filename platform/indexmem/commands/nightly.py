@@ -1,77 +1,126 @@
-"""`indexmem nightly run|status|install|watch SPEC`."""
+"""`indexmem nightly run`: one night from lock to verdict. Started twice, it does nothing twice."""
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from signal import Signals
 
-if TYPE_CHECKING:
-    from indexmem.commands.spec_arguments import Verbs
+from indexmem.commands.terminal import say
+from indexmem.config.nightly import NightlySpec
+from indexmem.errors import UserError
+from indexmem.files import check_writable, write_whole
+from indexmem.lease import Leases
+from indexmem.schedule.drive import Drive, to_do
+from indexmem.schedule.judge import judge
+from indexmem.schedule.night import Night, Nights
+from indexmem.schedule.page import markdown, write_pages
+from indexmem.schedule.process import Execute, Verbs, last_lines
+from indexmem.schedule.slots import Slots
+from indexmem.schedule.steps import Step, prepare, steps_of
+from indexmem.schedule.verdict import Verdict
+from indexmem.schedule.webhook import notify
+from indexmem.signals import StopSignals
+from indexmem.tracking.nightly_runs import NightlySink, score_metrics
 
-TEXT = "run suites every night and say what moved"
-
-
-def add(verbs: Verbs) -> None:
-    actions = verbs.add_parser("nightly", help=TEXT, description=TEXT).add_subparsers(required=True, metavar="ACTION")
-
-    action = _action(actions, "run", "run one night, or finish it; a night that is done does nothing", run)
-    action.add_argument("--date", type=_date, help="of the night, YYYY-MM-DD; default: that of the newest slot")
-    action.add_argument("--dry-run", action="store_true", help="print the night's steps; start nothing")
-    action.add_argument("--address", help="Ray cluster; default: RAY_ADDRESS, else a private one on this machine")
-
-    action = _action(actions, "status", "list the last nights", status)
-    action.add_argument("--last", type=int, default=14, metavar="N", help="how many")
-
-    action = _action(actions, "install", "print what makes a scheduler call `run`", install)
-    action.add_argument("--kind", choices=("systemd", "cron", "kubernetes"), default="systemd")
-    action.add_argument("--write", action="store_true", help="put it into place, for this user")
-    action.add_argument("--image", default="indexmem:latest", help="container image, for kubernetes")
-
-    _action(actions, "watch", "call `run` at every slot, in the foreground, until interrupted", watch)
+BUSY = 4  # exit code: another process works on these nights
+SPREAD_NIGHTS = 20  # newest nights that tell how far nights are apart; each costs the reading of its rows
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from indexmem.config.nightly import load_nightly
+def run_night(
+    spec: NightlySpec,
+    date: dt.date | None = None,
+    *,
+    dry_run: bool = False,
+    address: str | None = None,
+    execute: Execute | None = None,
+) -> int:
+    """Run the night of `date` (default: that of the newest slot), or find it done; compare, publish, say what moved.
 
-    spec = load_nightly(arguments.spec, arguments.overrides)  # its mistakes need no heavy imports
-    from indexmem.workflows.nightly import run as run_night
+    `execute` runs a step (default: in a process of its own). Returns 0 fine, 1 rows or steps failed, 3 a regression,
+    4 when another process works on these nights, 128 + the signal's number when one ended the night early; it goes on
+    when it is started again. Raises UserError, before any step, for a spec that is not valid.
+    """
+    slots, nights = Slots.of(spec), Nights.of(spec)
+    night = nights.night(date or slots.newest(slots.now()).date())
+    steps = steps_of(spec, night)
+    if dry_run:
+        _describe(spec, nights, night, steps)
+        return 0
+    check_writable(nights.folder)
+    with StopSignals() as stop, Leases(nights.leases) as leases:
+        mine, held = leases.claim({spec.name})
+        if not mine:
+            say(f"{spec.name}: {held[0].owner} works on these nights ({held[0].path}). Nothing was done.")
+            return BUSY
+        work = to_do(night.record(), steps)
+        if work:
+            night.verdict_file.unlink(missing_ok=True)
+            _begin(night, steps, check=execute is None)
+            Drive(night, spec.budget, execute or Verbs(address), stop, leases.check, say).run(steps)
+        if stop.received is not None:
+            say(f"Stopped by {Signals(stop.received).name}. The same command goes on from here.")
+            return 128 + stop.received
+        known = nights.reference(night.date, spec.compare, max(SPREAD_NIGHTS, spec.compare.nights))
+        reference, older = known[: spec.compare.nights], known[spec.compare.nights :]
+        verdict = night.verdict() or _judge(spec, night, steps, reference, older)
+        _publish(spec, night, verdict)
+        nights.forget(spec.retention, [night, *reference])
+    print(markdown(verdict))
+    print(f"Page: {night.page}")
+    return verdict.exit_code
 
-    return run_night(spec, arguments.date, dry_run=arguments.dry_run, address=arguments.address)
+
+def _begin(night: Night, steps: Sequence[Step], check: bool) -> None:
+    """Freeze the specs and find mistakes in all of them before the first step takes a GPU."""
+    fresh = list({step.suite: step for step in steps if not step.spec.is_file()}.values())
+    prepare(night, steps)
+    for step in fresh if check else ():
+        if Verbs().check(step) == 2:
+            for other in fresh:  # the next start reads them anew, mended
+                other.spec.unlink()
+            raise UserError(f"suite '{step.suite}':\n{last_lines(step)}")
 
 
-def status(arguments: argparse.Namespace) -> int:
-    from indexmem.config.nightly import load_nightly
-    from indexmem.schedule.listing import nights_table
-    from indexmem.schedule.night import Nights
-
-    print(nights_table(Nights.of(load_nightly(arguments.spec, arguments.overrides)), arguments.last))
-    return 0
-
-
-def install(arguments: argparse.Namespace) -> int:
-    from indexmem.workflows.nightly_install import install as show
-
-    return show(arguments.spec, arguments.overrides, arguments.kind, write=arguments.write, image=arguments.image)
+def _judge(
+    spec: NightlySpec, night: Night, steps: Sequence[Step], reference: Sequence[Night], older: Sequence[Night]
+) -> Verdict:
+    verdict = judge(spec, night, steps, reference, older)
+    write_pages(night, verdict)
+    write_whole(night.verdict_file, verdict.model_dump_json(indent=1))  # last: with it, the night is judged
+    return verdict
 
 
-def watch(arguments: argparse.Namespace) -> int:
-    from indexmem.workflows.nightly_install import watch as stay
+def _publish(spec: NightlySpec, night: Night, verdict: Verdict) -> None:
+    sink = NightlySink.open(spec.place)
+    if sink is not None:
+        assert isinstance(sink, NightlySink), "open() makes what it is called on"
+        counts = {
+            "rows": sum(suite.rows for suite in verdict.suites),
+            "failed": sum(suite.failed for suite in verdict.suites),
+            "regressions": len(verdict.regressions),
+            "improvements": len(verdict.improvements),
+            "slowdowns": len(verdict.slowdowns),
+            "hours": sum(step.seconds for suite in verdict.suites for step in suite.steps) / 3600,
+        }
+        scores = {(suite.name, s.method): s.now for suite in verdict.suites for s in suite.scores}
+        where = sink.publish_night(
+            spec.place,
+            night.date,
+            metrics={name: float(value) for name, value in counts.items()} | score_metrics(scores),
+            tags={"status": verdict.status, "headline": verdict.headline, "git_commit": verdict.commit},
+            note=markdown(verdict),
+            artifacts={path.name: path for path in (night.page, night.note, night.verdict_file)},
+        )
+        if where:
+            say(f"MLflow: {where}")
+    if notify(verdict, night):
+        say("webhook: told")
 
-    return stay(arguments.spec, arguments.overrides)
 
-
-def _action(actions: Verbs, name: str, text: str, call: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
-    action = actions.add_parser(name, help=text, description=text)
-    action.set_defaults(run=call)
-    action.add_argument("spec", help="YAML spec, for example sweeps/nightly.yaml")
-    action.add_argument("overrides", nargs="*", metavar="key=value", help="for example compare.level=0.05")
-    return action
-
-
-def _date(text: str) -> dt.date:
-    try:
-        return dt.date.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no date such as 2026-11-28") from None
+def _describe(spec: NightlySpec, nights: Nights, night: Night, steps: Sequence[Step]) -> None:
+    record = night.record()
+    reference = ", ".join(str(other.date) for other in nights.reference(night.date, spec.compare))
+    say(f"nightly {spec.name}, night of {night.date}: {night.folder}\n  compared with: {reference or 'no night yet'}")
+    for step in steps:
+        say(f"  {step.name}: {record.of(step.name).status}")

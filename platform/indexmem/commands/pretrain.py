@@ -1,45 +1,123 @@
-"""`indexmem pretrain SPEC`."""
+"""`indexmem pretrain`: from a checked spec to a model folder, and from there into the package."""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from signal import Signals
+from typing import Any
 
-from indexmem.commands.spec_arguments import add_spec_verb, load_spec
+from indexmem.commands.terminal import PROGRESS_SECONDS, say
+from indexmem.config.schema import Experiment
+from indexmem.config.spec import flatten, run_root
+from indexmem.distill.history import History
+from indexmem.errors import UserError
+from indexmem.files import check_writable
+from indexmem.live.view import LiveView
+from indexmem.models.shipped import FOLDER, TESTBED
+from indexmem.models.texts import load_texts
+from indexmem.pretrain.card import ship
+from indexmem.pretrain.corpus import write_documents
+from indexmem.pretrain.documents import TASKS
+from indexmem.pretrain.local import FINAL, train_locally
+from indexmem.pretrain.model import make_model, parameter_count
+from indexmem.pretrain.progress import pretraining_status
+from indexmem.pretrain.runs import PretrainRun
+from indexmem.pretrain.start import load_start, start_folder
+from indexmem.pretrain.stream import TEXT_TASK
 
-if TYPE_CHECKING:
-    from indexmem.commands.spec_arguments import Verbs
-
-TEXT = "train the testbed, a small model that retrieves (Ray Train)"
+STOPPED = 3  # exit code: not finished, to be called again
 
 
-def add(verbs: Verbs) -> None:
-    verb = add_spec_verb(verbs, "pretrain", TEXT, starts_ray=True)
-    verb.set_defaults(run=run)
-    verb.add_argument("--without-ray", type=Path, metavar="FOLDER", help="in this process, or as a rank of torchrun")
-    verb.add_argument("--minutes", type=float, help="with --without-ray: as many steps as this time has room for")
-    verb.add_argument(
-        "--stop-after", type=float, metavar="MINUTES", help="with --without-ray: end this call then, to go on"
-    )
-    verb.add_argument("--ship", action="store_true", help="put the trained model into the package, as `testbed`")
-    verb.add_argument("--documents", type=Path, metavar="JSONL", help="write training documents for distillation")
-    verb.add_argument("--count", type=int, default=1200, help="with --documents: how many")
-    verb.add_argument("--length", type=int, default=2048, help="with --documents: tokens of each at most")
-    verb.add_argument("--scores", type=Path, metavar="JSON", help="with --ship: what testbed_scores.py wrote")
+def pretrain_spec(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
+    """Train the spec's model on Ray, or find it finished. Prints progress, publishes the run, says where it is."""
+    check_pretrain(experiment)
+    run, config = PretrainRun.of(experiment), experiment.pretrain
+    say(f"pretrain {experiment.name}: {describe(experiment)} -> {run.folder}")
+    if dry_run:
+        return 0
+    check_writable(run_root(experiment))
+    from indexmem.runtime import check_resources, cluster, wait_for_nodes
+    from indexmem.tracking.mlflow_sink import MlflowSink
+
+    sink = MlflowSink.open(experiment)
+    if run.final.is_dir():
+        say(f"already trained: {run.final}")
+    else:
+        from indexmem.pretrain.train import train
+
+        view = LiveView.open(run_root(experiment), experiment.name, "training", say, PROGRESS_SECONDS)
+        cpus, gpus = 1 + config.loaders, int(config.use_gpu)
+
+        def watch(history: Sequence[dict[str, Any]]) -> None:
+            view(pretraining_status(config, history))
+
+        with view, cluster(address, cpus=None if address else config.workers * cpus):
+            wait_for_nodes(config.workers, cpus, gpus, experiment.run.wait_for_nodes, say)
+            check_resources(config.workers, cpus, gpus)
+            stopped_by = train(experiment, run, watch)
+        if stopped_by is not None:
+            say(f"Stopped by {Signals(stopped_by).name}. The same command goes on from the step under way then.")
+            return 128 + stopped_by
+    if sink is not None:
+        rows = History(run.history, span=config.checkpoint_every).read()
+        where = sink.publish_distill(experiment, run.id, rows, finished=True, params=flatten(config, "pretrain."))
+        if where:
+            say(f"MLflow: {where}")
+    say(f"trained: {run.final}")
+    return 0
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from indexmem.workflows.pretrain import make_documents, pretrain, pretrain_locally, ship_model
+def pretrain_locally(
+    experiment: Experiment, folder: Path, minutes: float | None, stop_after: float | None, *, dry_run: bool = False
+) -> int:
+    """Train without Ray in `folder`; exit code 3 when it was stopped before the end, to be called again."""
+    check_pretrain(experiment)
+    say(f"pretrain {experiment.name}: {describe(experiment)} -> {folder}")
+    if dry_run:
+        return 0
+    final = train_locally(experiment.pretrain, folder, minutes, stop_after)
+    if final is None:
+        say("Stopped before the end, with a checkpoint. The same command goes on from there.")
+        return STOPPED
+    say(f"trained: {final}")
+    return 0
 
-    experiment = load_spec(arguments)
-    if arguments.documents is not None:
-        count, length = arguments.count, arguments.length
-        return make_documents(experiment, arguments.documents, count, length, dry_run=arguments.dry_run)
-    if arguments.ship:
-        return ship_model(experiment, arguments.without_ray, arguments.scores)
-    if arguments.without_ray is not None:
-        return pretrain_locally(
-            experiment, arguments.without_ray, arguments.minutes, arguments.stop_after, dry_run=arguments.dry_run
+
+def ship_model(experiment: Experiment, folder: Path | None, scores: Path | None) -> int:
+    """Put what the spec, or a local training in `folder`, has trained into this package."""
+    source = folder / FINAL if folder is not None else PretrainRun.of(experiment).final
+    say(f"shipped: {ship(source, FOLDER / TESTBED, scores)}")
+    return 0
+
+
+def make_documents(experiment: Experiment, path: Path, count: int, length: int, *, dry_run: bool = False) -> int:
+    """Write documents of the spec's mixture as a corpus to distill on."""
+    check_pretrain(experiment)
+    if dry_run:
+        say(f"{count} documents -> {path}")
+        return 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    say(f"{count} documents: {write_documents(experiment.pretrain, count, length, path)}")
+    return 0
+
+
+def describe(experiment: Experiment) -> str:
+    """For example '5,770,496 parameters, 4000 steps x 65,536 tokens'."""
+    config = experiment.pretrain
+    return f"{parameter_count(config.architecture):,} parameters, {config.steps} steps x {config.step_tokens:,} tokens"
+
+
+def check_pretrain(experiment: Experiment) -> None:
+    """All that can be wrong with the section, found before Ray or a GPU is taken. Raises UserError."""
+    config = experiment.pretrain
+    unknown = sorted(set(config.mixture) - {*TASKS, TEXT_TASK})
+    if unknown:
+        raise UserError(
+            f"pretrain.mixture names {', '.join(unknown)}. Expected any of {', '.join(sorted({*TASKS, TEXT_TASK}))}."
         )
-    return pretrain(experiment, dry_run=arguments.dry_run, address=arguments.address)
+    if not config.texts:
+        raise UserError("pretrain.texts is empty. Example: pretrain.texts='[essays-train]'")
+    load_texts([*config.texts, config.heldout])
+    if config.start_from is not None:
+        load_start(make_model(config.architecture, config.seed), start_folder(config.start_from))

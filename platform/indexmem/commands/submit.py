@@ -1,57 +1,128 @@
-"""`indexmem submit VERB SPEC`."""
+"""`indexmem submit`: a verb as a job on a cluster, which goes on without the machine that sent it."""
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING
+import difflib
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
-from indexmem.commands.spec_arguments import add_spec_arguments, load_spec
-
-if TYPE_CHECKING:
-    from indexmem.commands.spec_arguments import Verbs
-
-VERBS = ("distill", "pretrain", "eval", "sweep", "report", "sync")
-TEXT = "run a verb as a job on a cluster; the job goes on when this machine leaves"
-
-
-def add(verbs: Verbs) -> None:
-    verb = verbs.add_parser("submit", help=TEXT, description=TEXT)
-    verb.set_defaults(run=run)
-    verb.add_argument("verb", choices=VERBS, help="what the job does")
-    add_spec_arguments(verb)
-    verb.add_argument("--address", help="job server; default: RAY_API_SERVER_ADDRESS, else http://127.0.0.1:8265")
-    verb.add_argument("--follow", action="store_true", help="print the job's log until it ends, and end as it did")
-    verb.add_argument(
-        "--if-running", choices=("join", "refuse"), default="join", help="for a job with this spec that is under way"
-    )
-    verb.add_argument(
-        "--files", choices=("send", "shared"), default="send",
-        help="files that the spec names: send them, or leave them out where the nodes have them under the same paths",
-    )  # fmt: skip
-    verb.add_argument(
-        "--code", choices=("send", "installed"), default="send", help="this package, or the one that the nodes have"
-    )
-    verb.add_argument(
-        "--install", choices=("uv", "pip"), help="put the package's dependencies on the nodes first (not Ray)"
-    )
-    verb.add_argument(
-        "--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the job; not for secrets"
-    )
-    verb.add_argument("--dry-run", action="store_true", help="check the spec, print what would be sent; send nothing")
+from indexmem.commands.terminal import say
+from indexmem.config.schema import Experiment
+from indexmem.errors import UserError
+from indexmem.submit.job import PACKAGE, Job, describe, environment
+from indexmem.submit.upload import Upload, check_size, plan_upload
+from indexmem.tracking.published import DASHBOARD_VARIABLE
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from indexmem.submit.job import parse_variables
-    from indexmem.workflows.submit import Submission, submit
+@dataclass(frozen=True)
+class Submission:
+    """How a job is sent."""
 
-    how = Submission(
-        address=arguments.address,
-        if_running=arguments.if_running,
-        follow=arguments.follow,
-        send_files=arguments.files == "send",
-        send_code=arguments.code == "send",
-        installer=arguments.install,
-        variables=parse_variables(arguments.env),
-        dry_run=arguments.dry_run,
-    )
-    return submit(arguments.verb, load_spec(arguments), how)
+    address: str | None = None  # of the job server
+    if_running: Literal["join", "refuse"] = "join"
+    follow: bool = False
+    send_files: bool = True
+    send_code: bool = True
+    installer: Literal["uv", "pip"] | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    dry_run: bool = False
+
+
+def submit_spec(verb: str, experiment: Experiment, how: Submission) -> int:
+    """Send the job unless it is under way, print its id, say how to watch it.
+
+    With `follow` the exit code is that of the job. Raises UserError for what can be known to be wrong with the spec
+    before anything is sent.
+    """
+    check(verb, experiment)
+    upload = plan_upload(experiment, send_files=how.send_files)
+    size = check_size([*upload.files.values(), *([PACKAGE] if how.send_code else [])])
+    job = describe(verb, upload)
+    if how.dry_run:
+        _say_plan(job, upload, size, environment(Path("."), how.variables, **_brought(how)))
+        return 0
+
+    from indexmem.submit import server
+
+    client = server.connect(how.address)
+    with tempfile.TemporaryDirectory(prefix="indexmem-") as folder:
+        upload.write(Path(folder))
+        variables = {DASHBOARD_VARIABLE: client.get_address(), **how.variables}
+        attempt = server.submit(client, job, environment(Path(folder), variables, **_brought(how)), how.if_running)
+    print(attempt.submission, flush=True)
+    _say_where(attempt.submission, attempt.new, client.get_address(), verb, experiment, how)
+    return watch(how.address, attempt.submission) if how.follow else 0
+
+
+def watch(address: str | None, submission: str) -> int:
+    """Print a job's log until it ends; returns its exit code. Ctrl-C ends the watching, not the job."""
+    from indexmem.submit import server
+    from indexmem.submit.follow import exit_code, follow
+
+    try:
+        details = follow(server.connect(address), submission, lambda text: print(text, end="", flush=True))
+    except KeyboardInterrupt:
+        say(f"\n{submission} goes on without this terminal. The same command follows it again.")
+        return 130
+    say(f"{submission}: {str(details.status).lower()}")
+    return exit_code(details)
+
+
+def check(verb: str, experiment: Experiment) -> None:
+    """Raises UserError for methods and benchmarks that do not exist. The model need not be on this machine."""
+    if verb == "sweep":
+        from indexmem.sweep.space import Space
+
+        Space.of(experiment)
+    if verb in ("distill", "pretrain"):
+        return
+    from indexmem.benchmarks.registry import make_benchmarks
+    from indexmem.evaluate.eviction_rules import check_budgets, check_eviction
+    from indexmem.eviction.methods.registry import INDEXMEM, METHODS, base_name
+
+    make_benchmarks(experiment.grid.benchmarks)
+    for method in experiment.grid.methods:
+        if base_name(method) not in METHODS:
+            near = difflib.get_close_matches(method.name, [*METHODS, INDEXMEM], n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise UserError(f"Unknown method '{method.name}'.{hint} `indexmem methods` lists them.")
+    check_eviction(experiment.eviction, experiment.indexer, experiment.grid.methods)
+    check_budgets(experiment.eviction, experiment.grid)
+
+
+def _brought(how: Submission) -> dict[str, Any]:
+    return {"send_code": how.send_code, "installer": how.installer}
+
+
+def _say_plan(job: Job, upload: Upload, size: int, brought: Mapping[str, Any]) -> None:
+    say(f"{job.key}-N: {job.entrypoint}")
+    say(f"  sends {size / 2**20:.1f} MiB{' with the package' if 'py_modules' in brought else ''}")
+    for place, source in upload.files.items():
+        say(f"  {source} as {place}")
+    for key in sorted(brought.keys() & {"uv", "pip", "env_vars"}):
+        say(f"  {key}: {brought[key]}")
+
+
+def _say_where(submission: str, new: bool, address: str, verb: str, experiment: Experiment, how: Submission) -> None:
+    say(f"{'submitted' if new else 'already under way'}: {submission} at {address}")
+    say(f"  log:    ray job logs --follow --address {address} {submission}")
+    say(f"  status: ray job status --address {address} {submission}")
+    say(f"  stop:   ray job stop --address {address} {submission}")
+    page = _mlflow_page(submission, verb, experiment, how)
+    if page:
+        say(f"  MLflow: {page}")
+
+
+def _mlflow_page(submission: str, verb: str, experiment: Experiment, how: Submission) -> str | None:
+    if not experiment.tracking.enabled:
+        return None
+    uri = experiment.tracking.uri or how.variables.get("MLFLOW_TRACKING_URI") or os.environ.get("MLFLOW_TRACKING_URI")
+    from indexmem.tracking.pages import job_page
+
+    kind = {"distill": "distill", "pretrain": "distill", "sweep": "sweep"}.get(verb, "eval")
+    page = job_page(uri, f"{experiment.tracking.experiment}/{kind}", submission) if uri else None
+    return page or "in the run root on the cluster"

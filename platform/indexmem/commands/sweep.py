@@ -1,23 +1,170 @@
-"""`indexmem sweep SPEC`."""
+"""`indexmem sweep`: from a checked spec to trials, a published sweep, a picture and the best settings."""
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
-from indexmem.commands.spec_arguments import add_spec_verb, load_spec
+from indexmem.commands.distill import check_distill
+from indexmem.commands.terminal import PROGRESS_SECONDS, say
+from indexmem.config.schema import Experiment
+from indexmem.config.spec import run_root
+from indexmem.errors import UserError
+from indexmem.files import check_writable
+from indexmem.lease import Leases
+from indexmem.live.view import LiveView
+from indexmem.results.sweeps import FAILED, Sweep, Trial
+from indexmem.runtime import cluster, wait_for_nodes, workers_on
+from indexmem.sweep.ledger import Ledger
+from indexmem.sweep.picture import write_sweep_report
+from indexmem.sweep.plan import SweepPlan, plan_sweep
+from indexmem.sweep.progress import SweepProgress, describe
+from indexmem.sweep.proposals import make_proposer
+from indexmem.sweep.trial import evaluates, trains
+from indexmem.tracking.provenance import provenance
+from indexmem.tracking.sweep_runs import SweepSink
 
-if TYPE_CHECKING:
-    from indexmem.commands.spec_arguments import Verbs
+PUBLISH_SECONDS = 60.0  # between two looks at what MLflow lacks, while a sweep runs
 
 
-def add(verbs: Verbs) -> None:
-    add_spec_verb(
-        verbs, "sweep", "search for good settings: train and evaluate trials (Ray Tune)", starts_ray=True
-    ).set_defaults(run=run)
+def sweep_spec(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
+    """Run the spec's sweep, or what is left of it; publish it, draw it, print the best settings.
+
+    1 when some trials failed, or winners were not evaluated on fresh samples. Raises UserError when another driver has
+    taken the sweep over.
+    """
+    plan = plan_sweep(experiment)
+    if trains(experiment):
+        specs = map(plan.space.spec, plan.space.probes())
+        # Reading texts takes a second: only what differs in what is checked.
+        for spec in {(s.model, s.distill.length, s.distill.texts, s.target.sinks): s for s in specs}.values():
+            check_distill(spec)
+    say(describe_plan(plan))
+    if dry_run:
+        return 0
+    check_writable(run_root(experiment))
+    origin = provenance()
+    with _alone(plan) as leases:
+        ledger = Ledger(plan.folder, plan.sweep, make_proposer(plan.space), origin["git_commit"])
+        if ledger.left or ledger.sweep.unreported:
+            _run(plan, ledger, origin, address, leases.check)
+        _finish(experiment, ledger.sweep)
+        return int(bool(_failed(ledger.sweep)) or bool(ledger.sweep.unreported))
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from indexmem.workflows.sweep import sweep
+def describe_plan(plan: SweepPlan) -> str:
+    """What will be done, as lines."""
+    experiment, space, settings = plan.space.experiment, plan.space, plan.space.experiment.sweep
+    stored = plan.folder.trials()
+    here = plan.concurrency(workers_on({"CPU": os.cpu_count() or 1, "GPU": 0}, plan.resources.cpus, 0))
+    steps = f"training of {space.longest} steps" if trains(experiment) else ""
+    grid = f"evaluation of {_grid_text(experiment)}" if evaluates(experiment) else ""
+    size = f"{plan.workers} workers with {plan.resources} each" if plan.nested else str(plan.resources)
+    at_once = "as many as there are GPUs for" if plan.resources.gpus else f"{here} on the CPUs of this machine"
+    lines = [
+        f"sweep {experiment.name}: {plan.sweep.planned} trials, by {settings.search}, scheduler {settings.scheduler}",
+        *(f"  {name}: {_axis_text(axis)}" for name, axis in plan.sweep.axes.items()),
+        f"  space: {space.points or 'infinitely many'} points",
+        f"  objectives: {', '.join(f'{o.metric} ({o.mode})' for o in settings.objectives)}",
+        f"  a trial: {' and '.join(filter(None, (steps, grid)))}; {size}",
+        f"  at once: {at_once}, at most {settings.max_concurrent or plan.sweep.planned}",
+        f"  stored: {len(stored)} trials, {sum(trial.status == FAILED for trial in stored)} of them failed",
+        f"  results: {plan.folder.path}",
+    ]
+    return "\n".join(lines)
 
-    return sweep(load_spec(arguments), dry_run=arguments.dry_run, address=arguments.address)
+
+def sync_sweep(experiment: Experiment) -> int:
+    """Draw and publish what is stored of the spec's sweep; 1 when some trials failed or MLflow did not take it.
+
+    Raises UserError when nothing is stored.
+    """
+    plan = plan_sweep(experiment)
+    if not plan.folder.exists:
+        raise UserError("Nothing is stored of this sweep yet. Run `python jobs/sweep.py SPEC` first.")
+    sweep = plan.folder.read()
+    where = _finish(experiment, sweep)
+    return int(where is None or bool(_failed(sweep)))
+
+
+def _run(
+    plan: SweepPlan, ledger: Ledger, origin: Mapping[str, Any], address: str | None, check: Callable[[], None]
+) -> None:
+    """`check` raises when the sweep is no longer ours."""
+    from indexmem.sweep.tune_run import report_winners, run_sweep
+
+    experiment, size = plan.space.experiment, plan.resources
+    progress, sink = SweepProgress(plan.space.longest if trains(experiment) else 0), SweepSink.open(experiment)
+    published = time.monotonic()
+    view = LiveView.open(run_root(experiment), experiment.name, "sweep", say, PROGRESS_SECONDS)
+
+    def watch(sweep: Sweep) -> None:
+        nonlocal published
+        check()
+        view(progress.status(sweep))
+        if sink is not None and time.monotonic() - published > PUBLISH_SECONDS:
+            sink.publish_sweep(experiment, sweep, last=False)
+            published = time.monotonic()
+
+    with view, cluster(address):
+        wait_for_nodes(plan.workers, size.cpus, size.gpus, experiment.run.wait_for_nodes, say)
+        if ledger.left:
+            run_sweep(plan, ledger, origin, watch)
+        if winners := len(ledger.sweep.unreported):
+            check()
+            say(f"evaluating the best of {len(ledger.sweep.trials)} trials ({winners}) on samples that chose none")
+            report_winners(plan, ledger, origin, say)
+
+
+def _finish(experiment: Experiment, sweep: Sweep) -> str | None:
+    """Draw, publish and print; where MLflow has it, if it does."""
+    page = write_sweep_report(sweep, run_root(experiment) / "reports")
+    files = {path.name: path for path in (page, page.with_suffix(".csv"))}
+    sink = SweepSink.open(experiment)
+    where = None if sink is None else sink.publish_sweep(experiment, sweep, files)
+    for trial in sweep.winners:
+        print(describe(sweep, trial))
+        print("  " + " ".join(f"'{name}={json.dumps(value)}'" for name, value in trial.params.items()))
+    if failed := _failed(sweep):
+        print(f"{len(failed)} trials failed, the last one: {failed[-1].error}. The same command tries them again.")
+    if sweep.unreported:
+        print("Scores above are of the samples that chose the winners. The same command evaluates them on fresh ones.")
+    elif sweep.repeated:
+        print(f"Not fresh: {', '.join(sweep.repeated)} has samples that chose the winners, whatever the seed.")
+    if len(sweep.trials) < sweep.planned:
+        print(f"There are no more than {len(sweep.trials)} different trials.")
+    print(f"Sweep: {page}")
+    if where is not None:
+        print(f"MLflow: {where}  (look with `make ui` or `indexmem ui`)")
+    return where
+
+
+def _failed(sweep: Sweep) -> list[Trial]:
+    return [trial for trial in sweep.trials if trial.status == FAILED]
+
+
+def _grid_text(experiment: Experiment) -> str:
+    grid = experiment.grid
+    methods = ", ".join(method.label for method in grid.methods)
+    budgets = ", ".join(map(str, grid.requested))
+    return f"{methods} at {budgets} on {grid.samples} samples of each benchmark"
+
+
+def _axis_text(axis: Any) -> str:
+    if isinstance(axis, list):
+        return ", ".join(map(str, axis))
+    return f"{axis['low']} to {axis['high']}" + (", logarithmic" if axis["log"] else "")
+
+
+@contextmanager
+def _alone(plan: SweepPlan) -> Iterator[Leases]:
+    """One driver a sweep: its lease. Raises UserError that names the other one."""
+    with Leases(run_root(plan.space.experiment) / "leases") as leases:
+        mine, held = leases.claim({f"sweep-{plan.sweep.id}"})
+        if not mine:
+            raise UserError(f"{held[0].owner} runs this sweep. Wait for it, or end it and start this command again.")
+        yield leases

@@ -1,23 +1,42 @@
-"""`indexmem sync SPEC`."""
+"""`indexmem sync`: MLflow brought up to date from what is stored."""
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING
-
-from indexmem.commands.spec_arguments import add_spec_verb, load_spec
-
-if TYPE_CHECKING:
-    from indexmem.commands.spec_arguments import Verbs
-
-
-def add(verbs: Verbs) -> None:
-    add_spec_verb(
-        verbs, "sync", "publish stored results to MLflow, for example after the server was down"
-    ).set_defaults(run=run)
+from indexmem.commands.grid_results import mirror_grid, report_path
+from indexmem.commands.sweep import sync_sweep
+from indexmem.commands.terminal import say
+from indexmem.commands.training import publish_training, read_history
+from indexmem.config.schema import Experiment
+from indexmem.distill.runs import DistillRun
+from indexmem.errors import UserError
+from indexmem.evaluate.grid import plan
+from indexmem.tracking.mlflow_runs import public
+from indexmem.tracking.mlflow_sink import MlflowSink
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from indexmem.workflows.sync import sync
+def sync_spec(experiment: Experiment) -> int:
+    """Publish what is stored: the training's history and the grid's rows, or the spec's sweep. Safe to repeat.
 
-    return sync(load_spec(arguments))
+    1 when MLflow did not take all of it. Raises UserError when nothing is stored.
+    """
+    sink = MlflowSink.open(experiment)
+    if sink is None:
+        raise UserError("tracking.enabled is false in this spec; there is nothing to publish to.")
+    if experiment.sweep.axes:
+        return sync_sweep(experiment)
+    run = DistillRun.of(experiment)
+    history = read_history(experiment, run)
+    grid = plan(experiment)
+    rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids)
+    if not history and not rows.num_rows:
+        raise UserError(
+            "Nothing is stored for this spec yet. Run `indexmem distill SPEC` or `indexmem eval SPEC` first."
+        )
+    told = []
+    if history:
+        told.append((f"{len(history)} training steps", publish_training(experiment, run, sink, history)))
+    if rows.num_rows:
+        told.append((f"{rows.num_rows} rows", mirror_grid(sink, experiment, rows, report_path(experiment))))
+    for what, where in told:
+        say(f"published {what} to {public(sink.uri)} ({where})" if where else f"NOT published: {what}; see the warning")
+    return 0 if all(where for _, where in told) else 1

@@ -36,7 +36,7 @@ class Verbs:
     """Runs `indexmem VERB SPEC`; what it prints goes to the step's log."""
 
     address: str | None = None  # Ray cluster; None: RAY_ADDRESS, else a private one
-    program: tuple[str, ...] = (sys.executable, "-m", "indexmem.workflows.nightly_step")
+    program: tuple[str, ...] = (sys.executable, "-m", "indexmem.commands.nightly_step")
 
     def __call__(self, step: Step, limits: Limits) -> int:
         """Run the step to its end, or ask it to end early with SIGTERM, so that it stores what it is working on."""

@@ -1,4 +1,4 @@
-"""`python -m indexmem.workflows.nightly_step VERB SPEC`: a verb that ends when the process that started it does.
+"""`python -m indexmem.commands.nightly_step VERB SPEC`: a verb that ends when the process that started it does.
 
 Whoever starts it keeps the other end of its standard input open. When that end closes, even by SIGKILL, the verb is
 asked to stop. Stopping takes a while, so the verb of a night that was started again waits for its own orphan.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from indexmem.commands.terminal import PROGRESS_SECONDS, say
 from indexmem.config.schema import Experiment
 from indexmem.distill.history import History
 from indexmem.distill.progress import training_status
@@ -16,7 +17,6 @@ from indexmem.live.view import LiveView
 from indexmem.models.backbone import inspect
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.tracking.models import Checkpoint
-from indexmem.workflows.terminal import PROGRESS_SECONDS, say
 
 
 def read_history(experiment: Experiment, run: DistillRun) -> list[dict[str, Any]]:

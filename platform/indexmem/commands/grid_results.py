@@ -1,0 +1,96 @@
+"""What is made of a grid's stored rows: the report, the table in the terminal, the runs in MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from indexmem.commands.training import read_history
+from indexmem.config.schema import Experiment
+from indexmem.config.spec import run_root
+from indexmem.distill.runs import DistillRun
+from indexmem.evaluate.grid import GridPlan
+from indexmem.report.costs import costs
+from indexmem.report.figures import score_by_bytes, score_curve
+from indexmem.report.html import write_report
+from indexmem.report.tables import comparison_table
+from indexmem.report.verdict import Verdict, verdict
+from indexmem.results.gate import Gate, gated
+from indexmem.results.summary import MEAN, summarise
+from indexmem.results.sweeps import read_sweeps
+from indexmem.tracking.mlflow_sink import MlflowSink
+
+NOT_RANKED = 4  # exit code: all is evaluated, and the full cache is below grid.full_cache_floor
+
+
+def write_grid_report(
+    experiment: Experiment,
+    grid: GridPlan,
+    rows: pa.Table,
+    links: Mapping[str, str] = MappingProxyType({}),
+    *,
+    images: bool = False,
+) -> Path:
+    """Write <run root>/reports/<name>.html from `rows`, with the training curve where the spec trained its modules.
+
+    `links` (text -> address) lead to the run in MLflow and the Ray job, where there are any.
+    Beside it, the folder <name>/ has the numbers as CSV and LaTeX and, with `images`, the charts as PNG and SVG.
+    Below the spec's floor for the full cache, the report has the rows of the full cache alone, and says why.
+    """
+    gate = gated(rows, experiment.grid.full_cache_floor)
+    retention = grid.store.read(grid.partitions, "retention", cell_ids=grid.cell_ids)
+    history: list[dict[str, Any]] = []
+    if grid.checkpoint is not None and not experiment.indexer.checkpoint:
+        history = read_history(experiment, DistillRun.of(experiment))
+    out = report_path(experiment)
+    return write_report(
+        *(experiment, gate.rows, retention, out, history),
+        links=links,
+        warning=gate.explanation,
+        sweeps=read_sweeps(run_root(experiment), experiment.name),
+        folder=out.with_suffix(""),
+        images=images,
+    )
+
+
+def report_path(experiment: Experiment) -> Path:
+    """Where the report of a spec is written."""
+    return run_root(experiment) / "reports" / f"{experiment.name}.html"
+
+
+def print_scores(experiment: Experiment, rows: pa.Table) -> Gate:
+    """Print the comparison; below the spec's floor for the full cache, its scores alone and what to check."""
+    gate = gated(rows, experiment.grid.full_cache_floor)
+    print(comparison_table(gate.rows))
+    if gate.shortfalls:
+        print(f"\n{gate.explanation}\n")
+    return gate
+
+
+def mirror_grid(sink: MlflowSink, experiment: Experiment, rows: pa.Table, report: Path) -> str | None:
+    """Publish `rows`, with the report if it is written; the run's URL or id, None if MLflow did not answer.
+
+    Below the spec's floor for the full cache, only the full cache is published.
+    """
+    gate = gated(rows, experiment.grid.full_cache_floor)
+    rows = gate.rows
+    summary = summarise(rows)
+    figures = {f"Score by {kind}": score_curve(summary, MEAN, kind) for kind in summary.by_kind}
+    figures["Score by bytes held"] = score_by_bytes(summary, costs(rows))
+    return sink.publish_grid(
+        experiment,
+        rows,
+        artifacts={report.name: report} if report.is_file() else {},
+        verdict=gate.explanation or verdict_text(verdict(summary)),
+        figures=figures,
+    )
+
+
+def verdict_text(said: Verdict) -> str:
+    """The verdict as Markdown: the outcome in bold, then the finding at each budget."""
+    findings = [f"- {finding.budget.phrase}: **{finding.title}.** {finding.text}" for finding in said.findings]
+    return "\n".join([f"**{said.headline}**", "", *findings, "", said.basis])
