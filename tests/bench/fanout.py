@@ -31,8 +31,9 @@ from tiny_tokenizers import TEXT
 
 from indexmem.config.load import validate
 from indexmem.config.schema import Experiment
-from indexmem.evaluate import dispatch, fanout, grid
+from indexmem.evaluate import fanout, grid
 from indexmem.evaluate.crew import Crew, Member, Report
+from indexmem.evaluate.driver import assignment_of
 from indexmem.evaluate.grid import GridPlan
 from indexmem.results.schema import ROW_SCHEMA
 from indexmem.results.store import RowStore
@@ -138,7 +139,7 @@ def spec_of(root: Path, cells: int, samples: int, actors: int) -> Experiment:
 def fill(plan: GridPlan, experiment: Experiment, first: int, last: int, results: Results | None = None) -> None:
     """Store rows of samples first..last-1 in all cells, a part for each sample."""
     (benchmark,) = plan.samples
-    assignment = fanout.assignment_of(experiment, plan, PROVENANCE)
+    assignment = assignment_of(experiment, plan, PROVENANCE)
     tasks = [grid.Task(sample, plan.cells_of[benchmark]) for sample in plan.samples[benchmark][first:last]]
     rng = random.Random(0)
     rows = [row_of(assignment, tasks[0], cell, rng) for cell in tasks[0].cells]
@@ -190,14 +191,14 @@ def measure_run(name: str, experiment: Experiment, plan: GridPlan, seconds: floa
         plan = replace(plan, store=RowStore(Path(folder) / "results"))
         watch = Watch()
         watch.weigh()
-        before, former = watch.peak, dispatch.Crew
-        dispatch.Crew = watch.crew()  # type: ignore[misc]
+        before, former = watch.peak, fanout.Crew
+        fanout.Crew = watch.crew()  # type: ignore[misc]
         started = time.monotonic()
         try:
             load = PacedLoad(seconds, slow, str(Path(folder) / "actors"))
-            progress = fanout.run_grid(experiment, plan, PROVENANCE, watch.weigh, load)
+            progress = fanout.evaluate_on_ray(experiment, plan, PROVENANCE, watch.weigh, load)
         finally:
-            dispatch.Crew = former  # type: ignore[misc]
+            fanout.Crew = former  # type: ignore[misc]
         end = time.monotonic()
         assert (progress.done, progress.failed) == (plan.row_count, 0)
         available = sum(watch.end - actor.ready for actor in watch.times.values())

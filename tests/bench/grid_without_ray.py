@@ -13,27 +13,17 @@ from __future__ import annotations
 import argparse
 import time
 import zlib
-from collections.abc import Iterator, Sequence
 
-import torch
+import numpy as np
 
 from indexmem.config.load import load
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.cells import Task
+from indexmem.evaluate.driver import assignment_of
 from indexmem.evaluate.grid import plan
-from indexmem.results.schema import OK
+from indexmem.evaluate.local import evaluate_units
+from indexmem.evaluate.progress import Progress
+from indexmem.evaluate.worker import Worker
 from indexmem.tracking.provenance import provenance
-
-
-def groups(tasks: Sequence[Task], at_once: int) -> Iterator[tuple[Task, ...]]:
-    """Tasks of one benchmark, so many together; all benchmarks advance alike, so that a stop leaves none behind."""
-    waiting: dict[str, list[Task]] = {}
-    for task in tasks:
-        same = waiting.setdefault(task.sample.benchmark, [])
-        same.append(task)
-        if len(same) == at_once:
-            yield tuple(waiting.pop(task.sample.benchmark))
-    yield from map(tuple, waiting.values())
 
 
 def part_of(text: str) -> tuple[int, int]:
@@ -56,23 +46,20 @@ def main() -> None:
     experiment = load(arguments.spec, arguments.overrides)
     grid = plan(experiment)
     number, parts = arguments.part
-    # By the name of a sample, since what remains changes while the other parts work.
-    tasks = [task for task in grid.remaining() if zlib.crc32(task.sample.id.encode()) % parts == number - 1]
-    print(f"{len(tasks)} samples to evaluate in {len(grid.cells)} cells", flush=True)
+    # By the name of a sample. No leases: they hold cells, and all parts work on the same ones.
+    missing = {
+        name: missing_SC & np.array([[zlib.crc32(s.id.encode()) % parts == number - 1] for s in grid.samples[name]])
+        for name, missing_SC in grid.missing().items()
+    }
+    progress = Progress(sum(int(missing_SC.sum()) for missing_SC in missing.values()))
+    print(f"{progress.total} rows to evaluate in {len(grid.cells)} cells", flush=True)
     evaluator = CellEvaluator.load(experiment, grid.methods, grid.checkpoint, provenance())
-    done = failed = 0
-    for group in groups(tasks, arguments.at_once):
+    worker = Worker(assignment_of(experiment, grid, provenance()), evaluator)
+    progress.start()
+    for now in evaluate_units(worker, grid, missing, progress, arguments.at_once):
+        print(now.line(), flush=True)
         if time.monotonic() - began > 60 * arguments.minutes:
             break
-        with torch.inference_mode():
-            rows, retention = evaluator.evaluate(group)
-        partition = grid.partition(group[0].sample.benchmark)
-        grid.store.append(rows, partition)
-        grid.store.append(retention, partition, "retention")
-        done, failed = done + len(rows), failed + sum(row["status"] != OK for row in rows)
-        print(
-            f"{group[0].sample.benchmark}: {done} rows, {failed} failed, {time.monotonic() - began:.0f} s", flush=True
-        )
 
 
 if __name__ == "__main__":

@@ -3,39 +3,23 @@
 import warnings
 
 import pytest
-from null_grid import PROVENANCE, NullEvaluator, null_plan, null_spec
+from null_grid import PROVENANCE, NullEvaluator, null_assignment, null_plan, null_spec
 
-from indexmem.evaluate import fanout
-from indexmem.evaluate.units import Backlog
-from indexmem.evaluate.worker import Worker
-
-
-class InThisProcess:
-    """A `Dispatch` without actors."""
-
-    def __init__(self, plan, assignment, missing, progress, on_progress):
-        self.plan, self.backlog, self.progress = plan, Backlog(missing), progress
-        self.worker = Worker(assignment, NullEvaluator(assignment))
-
-    def run(self, load, stop, check):
-        while self.backlog.rows:
-            unit = self.backlog.take(2, 100)
-            outcome = self.worker.run(unit)
-            self.plan.store.append_encoded(outcome.rows, self.plan.partition(unit.benchmark))
-            self.progress.add(outcome.digest)
+from indexmem.evaluate.cell import CellEvaluator
+from indexmem.evaluate.local import evaluate_here
 
 
 def test_what_a_damaged_file_held_is_computed_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(fanout, "Dispatch", InThisProcess)
+    monkeypatch.setattr(CellEvaluator, "load", lambda *_: NullEvaluator(null_assignment(spec)))
     spec = null_spec(tmp_path, "grid.samples=4")
     plan = null_plan(spec)
-    fanout.run_grid(spec, plan, PROVENANCE)
+    list(evaluate_here(spec, plan, PROVENANCE))
     before = plan.store.read(plan.partitions).drop_columns(["created_at"])
     part, *others = sorted((tmp_path / "results" / "rows").rglob("*.parquet"))
     content = part.read_bytes()
     part.write_bytes(content[:90] + bytes([content[90] ^ 4]) + content[91:])
     with pytest.warns(RuntimeWarning, match=f"Moved .*{part.name} to .*damaged"):
-        progress = fanout.run_grid(spec, plan, PROVENANCE)
+        *_, progress = evaluate_here(spec, plan, PROVENANCE)
     assert (progress.done, progress.failed) == (plan.row_count, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -11,7 +11,7 @@ from indexmem.config.load import with_overrides
 from indexmem.config.schema import MethodConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.fanout import run_grid
+from indexmem.evaluate.fanout import evaluate_on_ray
 from indexmem.evaluate.grid import plan
 
 pytestmark = pytest.mark.ray
@@ -41,7 +41,7 @@ def test_killed_actors_cost_no_row_and_repeat_none(local_ray, spec):
             victims[0].kill()
             kills.append(victims[0].pid)
 
-    progress = run_grid(spec, grid, PROVENANCE, kill)
+    progress = evaluate_on_ray(spec, grid, PROVENANCE, kill)
     assert len(set(kills)) == 3, "no actor was killed at work: the test did not test"
     assert (progress.done, progress.failed) == (grid.row_count, 0)
     rows = grid.store.read(grid.partitions).to_pylist()
@@ -50,7 +50,7 @@ def test_killed_actors_cost_no_row_and_repeat_none(local_ray, spec):
     assert grid.remaining() == []
     # A second run finds nothing to do, and starts no actor.
     before = {p.pid for p in actors()}
-    assert run_grid(spec, grid, PROVENANCE).done == grid.row_count
+    assert evaluate_on_ray(spec, grid, PROVENANCE).done == grid.row_count
     assert {p.pid for p in actors()} <= before
     psutil.wait_procs(actors(), timeout=20)
     assert actors() == [], "a finished grid leaves no actor behind"
@@ -66,7 +66,7 @@ def test_killed_actors_cost_no_row_and_repeat_none(local_ray, spec):
 
 def test_more_samples_run_only_what_is_new(local_ray, spec):
     few = with_overrides(spec, ["grid.samples=2", "grid.methods=[full, knorm]"])
-    run_grid(few, plan(few), PROVENANCE)
+    evaluate_on_ray(few, plan(few), PROVENANCE)
     more = with_overrides(spec, ["grid.samples=3", "grid.methods=[full, knorm, random]"])
     grid = plan(more)
     assert sorted((t.sample.id, len(t.cells)) for t in grid.remaining()) == [
@@ -83,7 +83,7 @@ def test_a_method_that_fails_gives_failed_rows_and_the_others_go_on(local_ray, s
     small = with_overrides(spec, ["grid.samples=1", "grid.methods=[full, snapkv]", "grid.benchmarks=[niah_single_1]"])
     grid = plan(small)
     too_wide = MethodConfig(name="snapkv", params={"window_size": 9999})  # what a plan would refuse
-    progress = run_grid(small, replace(grid, methods={**grid.methods, "snapkv": too_wide}), PROVENANCE)
+    progress = evaluate_on_ray(small, replace(grid, methods={**grid.methods, "snapkv": too_wide}), PROVENANCE)
     rows = grid.store.read(grid.partitions).to_pylist()
     assert (progress.done, progress.failed) == (3, 2)
     assert {(row["method"], row["status"], row["error_class"]) for row in rows} == {
@@ -91,7 +91,7 @@ def test_a_method_that_fails_gives_failed_rows_and_the_others_go_on(local_ray, s
         ("snapkv", "failed", "ValueError"),
     }
     assert "ranks contexts of 10000 tokens or more" in next(r["error_message"] for r in rows if r["status"] == "failed")
-    assert run_grid(small, grid, PROVENANCE).failed == 0, "a restart tries failed cells again"
+    assert evaluate_on_ray(small, grid, PROVENANCE).failed == 0, "a restart tries failed cells again"
     assert set(grid.store.read(grid.partitions)["status"].to_pylist()) == {"ok"}
 
 
@@ -100,23 +100,23 @@ def test_a_model_that_cannot_load_ends_the_run_with_the_reason(local_ray, spec, 
     grid = plan(once)
     (tmp_path / "model" / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"(?s)3 actors in a row died before they could work.*model\.safetensors"):
-        run_grid(once, grid, PROVENANCE)
+        evaluate_on_ray(once, grid, PROVENANCE)
     assert grid.store.read(grid.partitions).num_rows == 0
     assert list((tmp_path / "runs" / "leases").glob("*.json")) == []
     save_tiny_model(tmp_path / "model")
-    assert run_grid(once, grid, PROVENANCE).failed == 0
+    assert evaluate_on_ray(once, grid, PROVENANCE).failed == 0
     assert grid.store.read(grid.partitions)["status"].to_pylist() == ["ok"]
 
 
 def test_actors_that_can_never_fit_are_refused(local_ray, spec):
     wide = with_overrides(spec, ["grid.cpus_per_actor=64", "grid.actors=1"])
     with pytest.raises(UserError, match="64 CPU and 0 GPU each do not fit this cluster"):
-        run_grid(wide, plan(wide), PROVENANCE)
+        evaluate_on_ray(wide, plan(wide), PROVENANCE)
 
 
 def test_more_actors_than_fit_are_taken_as_they_come(local_ray, spec):
     few = with_overrides(spec, ["grid.samples=2", "grid.methods=[full]", "grid.actors=4", "grid.samples_per_batch=2"])
     seen = []
-    progress = run_grid(few, plan(few), PROVENANCE, lambda progress: seen.append(progress.actors))
+    progress = evaluate_on_ray(few, plan(few), PROVENANCE, lambda progress: seen.append(progress.actors))
     assert (progress.done, progress.failed) == (4, 0)
     assert 1 <= max(seen) <= 2

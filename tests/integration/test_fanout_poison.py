@@ -12,8 +12,8 @@ from null_grid import PROVENANCE, NullEvaluator, NullLoad, null_plan, null_spec
 from ray import cloudpickle
 
 from indexmem.errors import UserError
-from indexmem.evaluate import crew, dispatch
-from indexmem.evaluate.fanout import run_grid
+from indexmem.evaluate import crew, fanout
+from indexmem.evaluate.fanout import evaluate_on_ray
 from indexmem.results.schema import OK
 
 pytestmark = pytest.mark.ray
@@ -61,13 +61,13 @@ def test_a_sample_that_kills_its_worker_is_tried_alone_and_then_fails_alone(tmp_
     spec = null_spec(tmp_path, "grid.samples=8", "grid.benchmarks=[null_a]", "grid.max_attempts=2")
     plan = null_plan(spec)
     (tmp_path / "deaths").mkdir()
-    progress = run_grid(spec, plan, PROVENANCE, load=PoisonLoad("null_a/3", harm, str(tmp_path / "deaths")))
+    progress = evaluate_on_ray(spec, plan, PROVENANCE, load=PoisonLoad("null_a/3", harm, str(tmp_path / "deaths")))
     assert (progress.done, progress.failed) == (24, 3)
     rows = plan.store.read(plan.partitions).to_pylist()
     assert len(rows) == 24
     assert {(r["sample_id"], r["error_class"]) for r in rows if r["status"] != OK} == {("null_a/3", reason)}
     assert len(list((tmp_path / "deaths").iterdir())) == 2 + 2, "twice with its neighbour, twice alone"
-    assert run_grid(spec, plan, PROVENANCE, load=NullLoad()).failed == 0, "a restart tries them again"
+    assert evaluate_on_ray(spec, plan, PROVENANCE, load=NullLoad()).failed == 0, "a restart tries them again"
     assert set(plan.store.read(plan.partitions)["status"].to_pylist()) == {OK}
 
 
@@ -89,7 +89,7 @@ def test_actors_without_a_place_say_what_they_need_and_start_once_there_is_room(
             notes.append((progress.note, progress.done))
             ray.kill(squatter)
 
-    progress = run_grid(spec, null_plan(spec), PROVENANCE, watch, NullLoad())
+    progress = evaluate_on_ray(spec, null_plan(spec), PROVENANCE, watch, NullLoad())
     wanted, cluster = "each needs 1 CPU and 0 GPU", "0 CPU and 0 GPU free of 2 CPU and 0 GPU"
     assert notes[0] == (f"no actor has a place: {wanted}; the cluster has {cluster}", 0)
     assert (progress.done, progress.failed, progress.note) == (24, 0, "")
@@ -105,7 +105,7 @@ def test_processes_that_die_while_loading_end_the_run(tmp_path):
     spec = null_spec(tmp_path, "grid.samples=4")
     started = time.monotonic()
     with pytest.raises(UserError, match="3 actors in a row died before they could work"):
-        run_grid(spec, null_plan(spec), PROVENANCE, load=DyingLoad())
+        evaluate_on_ray(spec, null_plan(spec), PROVENANCE, load=DyingLoad())
     assert time.monotonic() - started < 40
 
 
@@ -116,7 +116,7 @@ def test_answers_of_an_actor_may_come_in_any_order(tmp_path, monkeypatch):
             done, _ = ray.wait(list(self._calls), num_returns=len(self._calls), timeout=seconds)
             return self._receive(done[-1]) if done else None
 
-    monkeypatch.setattr(dispatch, "Crew", Backwards)
+    monkeypatch.setattr(fanout, "Crew", Backwards)
     spec = null_spec(tmp_path, "grid.samples=4", "grid.actors=1")
-    progress = run_grid(spec, null_plan(spec), PROVENANCE, load=NullLoad())
+    progress = evaluate_on_ray(spec, null_plan(spec), PROVENANCE, load=NullLoad())
     assert (progress.done, progress.failed) == (24, 0)

@@ -6,7 +6,7 @@ import pytest
 from null_grid import PROVENANCE, NullLoad, null_plan, null_spec
 from ray import cloudpickle
 
-from indexmem.evaluate.fanout import run_grid
+from indexmem.evaluate.fanout import evaluate_on_ray
 from indexmem.live.board import StatusFile, read_entry
 from indexmem.live.lines import Meter
 from indexmem.live.view import LiveView
@@ -27,7 +27,9 @@ def run(root, statuses, *overrides):
     spec = null_spec(root, *overrides)
     with LiveView(StatusFile(root, "null", "grid"), Meter(statuses.append, 1.0)) as view:
         seen = []
-        run_grid(spec, null_plan(spec), PROVENANCE, lambda now: (seen.append(now.status()), view(seen[-1])), NullLoad())
+        evaluate_on_ray(
+            spec, null_plan(spec), PROVENANCE, lambda now: (seen.append(now.status()), view(seen[-1])), NullLoad()
+        )
     return seen
 
 

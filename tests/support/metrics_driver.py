@@ -16,7 +16,7 @@ def main(spec_file: str, ray_folder: str) -> None:
 
     from indexmem.config.load import load
     from indexmem.distill.metrics import TrainingMetrics
-    from indexmem.evaluate.fanout import run_grid
+    from indexmem.evaluate.fanout import evaluate_on_ray
     from indexmem.evaluate.grid import plan
 
     spec = load(spec_file)
@@ -34,7 +34,7 @@ def main(spec_file: str, ray_folder: str) -> None:
         training(steps)
         time.sleep(0.5)  # a gauge is exported for as long as its run goes on, and collected every second
 
-    progress = run_grid(spec, plan(spec), provenance, look)
+    progress = evaluate_on_ray(spec, plan(spec), provenance, look)
     print(f"done: {progress.line()}", flush=True)
     sys.stdin.read()
     ray.shutdown()

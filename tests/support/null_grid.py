@@ -123,7 +123,7 @@ class NullLoad:
 
 def main(root: str, address: str, seconds: str, *overrides: str) -> int:
     from indexmem.commands.terminal import say
-    from indexmem.evaluate.fanout import run_grid
+    from indexmem.evaluate.fanout import evaluate_on_ray
     from indexmem.live.lines import Meter
     from indexmem.runtime import cluster
 
@@ -132,7 +132,7 @@ def main(root: str, address: str, seconds: str, *overrides: str) -> int:
     meter = Meter(say, 1.0)
     try:
         with cluster(None if address == "local" else address, cpus=2):
-            progress = run_grid(spec, null_plan(spec), PROVENANCE, lambda now: meter(now.status()), load)
+            progress = evaluate_on_ray(spec, null_plan(spec), PROVENANCE, lambda now: meter(now.status()), load)
     except KeyboardInterrupt:
         return 130
     say(f"ended: {progress.line()}")

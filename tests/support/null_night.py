@@ -82,12 +82,12 @@ class RaySuite:
     address: str | None = None
 
     def __call__(self, step: Step, limits: Limits) -> int:
-        from indexmem.evaluate.fanout import run_grid
+        from indexmem.evaluate.fanout import evaluate_on_ray
         from indexmem.runtime import cluster
 
         with cluster(self.address) if self.address else nullcontext():
             plan = null_plan(step.experiment)
-            progress = run_grid(step.experiment, plan, PROVENANCE, lambda now: limits.tick(), self.load)
+            progress = evaluate_on_ray(step.experiment, plan, PROVENANCE, lambda now: limits.tick(), self.load)
         return SOME_FAILED if progress.failed else 0
 
 

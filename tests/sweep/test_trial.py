@@ -88,7 +88,7 @@ def test_a_trial_that_is_there_costs_nothing(spec, monkeypatch):
     reports, outcome = record(spec)
     files = {p: p.stat().st_mtime_ns for p in (DistillRun.of(spec).folder.parent.parent).rglob("*") if p.is_file()}
     monkeypatch.setattr("indexmem.sweep.trial.train_here", lambda *_: pytest.fail("trained again"))
-    monkeypatch.setattr("indexmem.sweep.evaluation.Worker.run", lambda *_: pytest.fail("evaluated again"))
+    monkeypatch.setattr("indexmem.evaluate.worker.Worker.run", lambda *_: pytest.fail("evaluated again"))
     assert record(spec) == (reports, outcome)
     assert {p: p.stat().st_mtime_ns for p in files} == files
     assert len(outcome.cell_ids) == 2
@@ -130,12 +130,12 @@ def taken_over(monkeypatch, module):
 def test_cells_that_were_taken_over_are_left_alone_and_claimed_anew(spec, monkeypatch):
     """The other holder may die before it is done, so what is still missing is looked at again."""
     evaluated = with_settings(spec, {"grid.methods": ["knorm"]}, "test")
-    claims = taken_over(monkeypatch, "indexmem.sweep.evaluation.Leases")
+    claims = taken_over(monkeypatch, "indexmem.evaluate.driver.Leases")
     stored = []
     append = RowStore.append_encoded
     monkeypatch.setattr(RowStore, "append_encoded", lambda *given: stored.append(len(claims)) or append(*given))
     _, outcome = record(evaluated)
-    assert len(claims) == 2
+    assert claims[0] == claims[1]
     assert set(stored) == {2}, "nothing under the lease that was lost"
     assert "score" in outcome.metrics
 

@@ -33,13 +33,13 @@ def evaluate_spec(experiment: Experiment, *, dry_run: bool = False, address: str
         return 0
     check_writable(run_root(experiment))
     if rows:
-        from indexmem.evaluate.fanout import run_grid
+        from indexmem.evaluate.fanout import evaluate_on_ray
 
         config = experiment.grid
         view = LiveView.open(run_root(experiment), experiment.name, "grid", say, PROGRESS_SECONDS)
         with view, cluster(address):
             wait_for_nodes(1, config.cpus_per_actor, config.gpus_per_actor, experiment.run.wait_for_nodes, say)
-            progress = run_grid(experiment, grid, provenance(), lambda progress: view.watch(progress.status))
+            progress = evaluate_on_ray(experiment, grid, provenance(), lambda progress: view.watch(progress.status))
         if progress.stopped_by is not None:
             stored = f"{progress.done} of {progress.total} rows are stored"
             say(f"Stopped by {Signals(progress.stopped_by).name}: {stored}. The same command goes on from here.")

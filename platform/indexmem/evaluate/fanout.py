@@ -1,128 +1,176 @@
-"""The fan-out of a grid: what is missing, who computes it, until nothing is."""
+"""A grid on Ray: who gets which unit of work, and what becomes of it.
+
+Units go to whoever is free, so fast actors take more; the last ones are small, so that nobody waits long for anybody.
+The driver, which runs this, is the only writer.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
-import numpy as np
-
 from indexmem.config.schema import Experiment
-from indexmem.config.spec import run_root
-from indexmem.evaluate.dispatch import Dispatch, OnProgress
+from indexmem.evaluate.crew import Crew, Report, shares
+from indexmem.evaluate.digest import Digest
+from indexmem.evaluate.driver import assignment_of, drive, store_outcome
 from indexmem.evaluate.grid import GridPlan
 from indexmem.evaluate.progress import Progress
-from indexmem.evaluate.scores import PartialScores
-from indexmem.evaluate.units import Mask
-from indexmem.evaluate.worker import Assignment, Load, load_evaluator, packed_samples
-from indexmem.lease import Lease, Leases
+from indexmem.evaluate.units import Backlog, Mask
+from indexmem.evaluate.worker import Assignment, Load, load_evaluator
+from indexmem.lease import Leases
+from indexmem.live.ray_metrics import counter, gauge, histogram
 from indexmem.signals import StopSignals
 
-WAIT_SECONDS = 3.0  # between looks at another driver's leases
-SMALL_PART, MANY_PARTS = 2_000, 64  # rows in a part file, and neighbours so small, that make merging worth it
+IN_FLIGHT = 2  # units at an actor, so that none waits for the driver; bounds what is computed and not yet stored
+SHARE_DIVISOR = 2  # an actor takes at most its share of what is left, divided by this
+POLL_SECONDS = 0.5
 
 
-def run_grid(
+def evaluate_on_ray(
     experiment: Experiment,
     plan: GridPlan,
     provenance: Mapping[str, Any],
-    on_progress: OnProgress = lambda progress: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
     load: Load = load_evaluator,
 ) -> Progress:
-    """Evaluate what the store lacks; needs a connection to Ray.
+    """Evaluate what the store lacks on actors; needs a connection to Ray.
 
     Returns when every cell has a row for every sample, failed rows included, or once a signal has stopped it
-    (`Progress.stopped_by`). Cells that another driver works on are waited for. Damaged files of the store are moved
-    aside, and what they held is computed again. `on_progress` is called about twice a
-    second. Raises UserError when no actor fits or can load, or when another driver takes over.
+    (`Progress.stopped_by`); see `drive`. `on_progress` is called about twice a second. Raises UserError when no actor
+    fits or can load, or when another driver takes over.
     """
-    progress = Progress(plan.row_count)
-    open_cells = set(plan.cell_ids)  # neither tried here nor finished elsewhere
-    plan.store.set_aside(plan.partitions)
-    with StopSignals() as stop, Leases(run_root(experiment) / "leases") as leases:
-        while open_cells and stop.received is None:
-            open_cells = _lacking(plan, _look(plan, open_cells, progress))
-            mine, held = leases.claim(open_cells)
-            if mine:
-                # A driver that ended just now may have stored rows since they were looked for.
-                missing = _only(plan, _look(plan, open_cells, progress), mine)
-                progress.start()
+    with StopSignals() as stop:
+
+        def work(missing: Mapping[str, Mask], progress: Progress, leases: Leases) -> Iterator[Progress]:
+            dispatch = Dispatch(plan, assignment_of(experiment, plan, provenance), missing, progress)
+            yield from dispatch.run(load, stop, leases.check)
+
+        with closing(drive(experiment, plan, work, stop)) as steps:
+            for progress in steps:
                 on_progress(progress)
-                assignment = assignment_of(experiment, plan, provenance)
-                Dispatch(plan, assignment, missing, progress, on_progress).run(load, stop, leases.check)
-                open_cells -= mine
-                leases.release()
-            elif held:
-                _await(leases, held, open_cells, stop, lambda note: _tell(progress, note, on_progress))
-        if stop.received is None:
-            _tidy(plan, leases)
-    progress.stopped_by, progress.actors, progress.note = stop.received, 0, ""
-    on_progress(progress)
     return progress
 
 
-def assignment_of(experiment: Experiment, plan: GridPlan, provenance: Mapping[str, Any]) -> Assignment:
-    """What the actors of this plan must know."""
-    return Assignment(
-        experiment,
-        plan.methods,
-        plan.cells_of,
-        {benchmark: packed_samples(samples) for benchmark, samples in plan.samples.items()},
-        plan.model_fingerprint,
-        plan.checkpoint,
-        dict(provenance),
-    )
+class Dispatch:
+    """Missing rows on their way through a crew into the store."""
+
+    def __init__(
+        self,
+        plan: GridPlan,
+        assignment: Assignment,
+        missing: Mapping[str, Mask],
+        progress: Progress,
+    ) -> None:
+        self._grid, self._plan, self._assignment = assignment.experiment.grid, plan, assignment
+        self._backlog = Backlog(missing)
+        self._full_unit = self._grid.unit_samples * max(map(len, plan.cells_of.values()))
+        self._progress = progress
+        self._metrics = GridMetrics(assignment.experiment.name)
+
+    def run(self, load: Load, stop: StopSignals, check: Callable[[], None]) -> Iterator[Progress]:
+        """Work until nothing is left, or until a signal; yields about twice a second. `check` may raise to end it."""
+        with Crew(self._grid, self._assignment, load) as crew:
+            while (self._backlog.rows or crew.running) and stop.received is None:
+                check()
+                crew.resize(self._backlog.samples + len(crew.running))
+                self._feed(crew)
+                self._receive(crew.wait(POLL_SECONDS))
+                yield self._told(crew, crew.note())
+            if stop.received is not None:
+                yield from self._drain(crew)
+
+    def _feed(self, crew: Crew) -> None:
+        members = crew.ready
+        for member, share in zip(members, shares(members)):
+            while self._backlog.rows:
+                rows = math.ceil(self._backlog.rows * share / SHARE_DIVISOR)
+                # Near the end nothing is queued at an actor that another might do sooner.
+                if len(member.units) >= (IN_FLIGHT if rows >= self._full_unit else 1):
+                    break
+                crew.submit(member, self._backlog.take(self._grid.unit_samples, rows))
+
+    def _receive(self, report: Report | None) -> None:
+        if report is None:
+            return
+        if report.outcome is None:
+            self._metrics.lost()
+        for unit in report.untouched:
+            self._backlog.put_back(unit)
+        assert report.unit is not None
+        if report.outcome is not None:
+            store_outcome(self._plan, report.unit, report.outcome, self._progress)
+            self._metrics.unit(report.outcome.digest, report.outcome.seconds)
+        elif not self._backlog.retry(report.unit, self._grid.max_attempts):
+            assert report.error is not None
+            rows = self._assignment.failed_rows(self._assignment.tasks(report.unit), report.error)
+            self._plan.store.append(rows, self._plan.partition(report.unit.benchmark))
+            digest = Digest.of(rows, report.unit.benchmark, self._plan.cells_of[report.unit.benchmark])
+            self._progress.add(digest)
+            self._metrics.given_up(digest)
+
+    def _drain(self, crew: Crew) -> Iterator[Progress]:
+        """Store what is being worked on, if it ends soon enough."""
+        running = crew.running
+        deadline = time.monotonic() + self._grid.drain_seconds
+        while (left := running & crew.running) and (wait := deadline - time.monotonic()) > 0:
+            yield self._told(
+                crew, f"stopping in {wait:.0f} s or after {len(left)} units under way; once more to stop now"
+            )
+            self._receive(crew.wait(min(wait, POLL_SECONDS)))
+
+    def _told(self, crew: Crew, note: str) -> Progress:
+        self._progress.actors, self._progress.note = len(crew.ready), note
+        self._metrics.moment(self._progress, self._backlog.rows)
+        return self._progress
 
 
-def _tell(progress: Progress, note: str, on_progress: OnProgress) -> None:
-    progress.note = note
-    on_progress(progress)
+class GridMetrics:
+    """A running grid as metrics that Ray exports. `run` is the experiment's name, by which dashboards choose."""
 
+    def __init__(self, run: str) -> None:
+        self._run = {"run": run}
+        self._rows, self._tokens = counter("indexmem_grid_rows"), counter("indexmem_grid_tokens")
+        self._lost, self._seconds = counter("indexmem_grid_lost_units"), histogram("indexmem_grid_unit_seconds")
+        self._wanted, self._stored = gauge("indexmem_grid_rows_wanted"), gauge("indexmem_grid_rows_stored")
+        self._cells, self._queued = gauge("indexmem_grid_cells"), gauge("indexmem_grid_queued_rows")
+        self._actors, self._batch = gauge("indexmem_grid_actors"), gauge("indexmem_grid_batch_rows")
+        self._cache = gauge("indexmem_grid_cache_bytes")
+        self._latest: Digest | None = None
 
-def _look(plan: GridPlan, cells: set[str], progress: Progress) -> dict[str, Mask]:
-    """The rows of these cells that the store lacks; all others count as done."""
-    stored = plan.scores()
-    progress.scores = progress.scores or PartialScores(plan.cells_of, {b: len(s) for b, s in plan.samples.items()})
-    for benchmark, score_SC in stored.items():
-        progress.scores.stored(benchmark, score_SC)
-    missing = _only(plan, {benchmark: np.isnan(score_SC) for benchmark, score_SC in stored.items()}, cells)
-    progress.done = plan.row_count - sum(int(missing_SC.sum()) for missing_SC in missing.values())
-    return missing
+    def unit(self, digest: Digest, seconds: float) -> None:
+        """A unit was stored; `seconds` is what its actor took."""
+        self._count(digest)
+        self._seconds.observe(seconds, self._run)
+        self._latest = digest
 
+    def given_up(self, digest: Digest) -> None:
+        """Rows were stored as failed, because every actor died on them."""
+        self._count(digest)
 
-def _only(plan: GridPlan, missing: Mapping[str, Mask], cells: set[str] | frozenset[str]) -> dict[str, Mask]:
-    """The missing rows of these cells."""
-    return {
-        benchmark: missing_SC & [cell.id in cells for cell in plan.cells_of[benchmark]]
-        for benchmark, missing_SC in missing.items()
-    }
+    def lost(self) -> None:
+        """An actor died with a unit."""
+        self._lost.inc(1, self._run)
 
+    def moment(self, progress: Progress, queued_rows: int) -> None:
+        """How things stand."""
+        self._wanted.set(progress.total, self._run)
+        self._stored.set(progress.done, self._run)
+        self._queued.set(queued_rows, self._run)
+        self._actors.set(progress.actors, self._run)
+        if self._latest is not None:
+            self._batch.set(self._latest.batch_rows, self._run)
+            self._cache.set(self._latest.cache_bytes, self._run)
+        if (scores := progress.scores) is not None:
+            for state, cells in (("done", scores.cells_done), ("failing", scores.cells_failing), ("all", scores.cells)):
+                self._cells.set(cells, self._run | {"state": state})
 
-def _lacking(plan: GridPlan, missing: Mapping[str, Mask]) -> set[str]:
-    """Ids of the cells with missing rows."""
-    return {
-        cell.id
-        for benchmark, missing_SC in missing.items()
-        for cell, lacks in zip(plan.cells_of[benchmark], np.any(missing_SC, axis=0).tolist())
-        if lacks
-    }
-
-
-def _await(leases: Leases, held: list[Lease], cells: set[str], stop: StopSignals, tell: Callable[[str], None]) -> None:
-    """Until one of the other drivers has let go of its cells, or a signal."""
-    names = {lease.path for lease in held}
-    who = "; ".join(f"{len(lease.cells & cells)} cells of {lease.owner} ({lease.path})" for lease in held)
-    while stop.received is None and names <= {lease.path for lease in leases.others()}:
-        tell(f"waiting for {who}. To take over, end that run, or delete its lease file if it hangs.")
-        time.sleep(WAIT_SECONDS)
-    tell("")
-
-
-def _tidy(plan: GridPlan, leases: Leases) -> None:
-    """Merge small files, unless another driver does."""
-    for partition in plan.partitions:
-        mine, _ = leases.claim({partition})
-        if mine:
-            plan.store.compact(partition, below=SMALL_PART, parts=MANY_PARTS)
-    leases.release()
+    def _count(self, digest: Digest) -> None:
+        for status, rows in (("ok", digest.done - digest.failed), ("failed", digest.failed)):
+            if rows:
+                self._rows.inc(rows, self._run | {"benchmark": digest.benchmark, "status": status})
+        for stage, tokens in (("prefill", digest.prefilled_tokens), ("decode", digest.decoded_tokens)):
+            if tokens:
+                self._tokens.inc(tokens, self._run | {"stage": stage})

@@ -15,7 +15,7 @@ from indexmem.distill.runs import DistillRun
 from indexmem.eviction.methods.registry import needs_training
 from indexmem.lease import Leases
 from indexmem.models.backbone import Backbone, load_backbone
-from indexmem.sweep.evaluation import evaluate_here
+from indexmem.sweep.evaluation import evaluated_rows
 from indexmem.sweep.metrics import MEASURES, grid_metrics
 from indexmem.sweep.training import Report, SpanReporter, train_here
 
@@ -48,7 +48,7 @@ class InProcess:
         train_here(spec, run, _backbone(spec.model), report)
 
     def evaluate(self, spec: Experiment, provenance: Mapping[str, Any]) -> Outcome:
-        rows, cell_ids = evaluate_here(spec, _backbone(spec.model), provenance)
+        rows, cell_ids = evaluated_rows(spec, _backbone(spec.model), provenance)
         return Outcome(grid_metrics(rows), cell_ids=cell_ids)
 
 
