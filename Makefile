@@ -35,10 +35,10 @@ assets: env  ## fetch and verify the built-in model and texts
 env: $(VENV)/.ready
 
 # The marker is written last, so an interrupted installation is done again.
-$(VENV)/.ready: pyproject.toml
+$(VENV)/.ready: pyproject.toml indexmem-testbed/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(TORCH_ARGS) "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --editable '.[test]' --editable ./indexmem-testbed
 	touch $@
 
 clean:

@@ -3,12 +3,12 @@
     python jobs/pretrain_testbed.py sweeps/testbed.yaml [key=value ...]
 
 Without Ray: python jobs/pretrain_testbed.py sweeps/testbed.yaml --without-ray FOLDER, also under torchrun.
-On a cluster: ray job submit --working-dir . -- python jobs/pretrain_testbed.py sweeps/testbed.yaml
+It needs the package in indexmem-testbed/, which `make env` installs. On a cluster: docs/testbed.md.
 """
 
 import sys
 
-from indexmem.cli import main
+from indexmem_testbed.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main(["pretrain", *sys.argv[1:]]))
+    sys.exit(main())

@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from indexmem import __version__
@@ -43,10 +42,14 @@ class Command:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 done with failures, 2 a mistake in the input."""
+    return run_command(make_parser(), argv)
+
+
+def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
+    """Parse the words, and call what the parser has set as `call`; returns its exit code, or 2 for a mistake."""
     # The terminal belongs to our own progress lines.
     for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
         os.environ.setdefault(name, "1")
-    parser = make_parser()
     arguments, rest = parser.parse_known_args(argv)
     # argparse gives up on overrides that come after an option.
     if any("=" not in word or word.startswith("-") for word in rest) or (rest and "overrides" not in arguments):
@@ -81,20 +84,28 @@ def _add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command], 
     for command in commands:
         listed: dict[str, Any] = {} if command.help is None else {"help": command.help}
         child = below.add_parser(command.name, description=command.help, **listed)
-        for names, settings in command.arguments:
-            child.add_argument(*names, **settings)
+        add_arguments(child, command.arguments)
         if command.actions:
             _add_commands(child, command.actions, "ACTION")
         else:
             child.set_defaults(call=command.call)
 
 
+def add_arguments(parser: argparse.ArgumentParser, arguments: Sequence[Argument]) -> None:
+    for names, settings in arguments:
+        parser.add_argument(*names, **settings)
+
+
 def _spec(arguments: Arguments) -> Experiment:
     """The spec that a command was given. Raises UserError for a spec that is not valid."""
     from indexmem.config.load import load
 
-    model = [f"model.id={arguments.model}"] if arguments.model else []
-    return load(arguments.spec, [*arguments.overrides, *model])
+    return load(arguments.spec, overrides_of(arguments))
+
+
+def overrides_of(arguments: Arguments) -> list[str]:
+    """The overrides that a command was given, that of --model included."""
+    return [*arguments.overrides, *([f"model.id={arguments.model}"] if arguments.model else [])]
 
 
 def _date(text: str) -> dt.date:
@@ -108,21 +119,6 @@ def _distill(arguments: Arguments) -> int:
     from indexmem.commands.distill import distill_spec
 
     return distill_spec(_spec(arguments), dry_run=arguments.dry_run, address=arguments.address)
-
-
-def _pretrain(arguments: Arguments) -> int:
-    from indexmem.commands import pretrain as commands
-
-    experiment, dry_run, folder = _spec(arguments), arguments.dry_run, arguments.without_ray
-    if arguments.documents is not None:
-        return commands.make_documents(
-            experiment, arguments.documents, arguments.count, arguments.length, dry_run=dry_run
-        )
-    if arguments.ship:
-        return commands.ship_model(experiment, folder, arguments.scores)
-    if folder is not None:
-        return commands.pretrain_locally(experiment, folder, arguments.minutes, arguments.stop_after, dry_run=dry_run)
-    return commands.pretrain_spec(experiment, dry_run=dry_run, address=arguments.address)
 
 
 def _sweep(arguments: Arguments) -> int:
@@ -168,6 +164,8 @@ def _nightly_status(arguments: Arguments) -> int:
 
 
 def _submit(arguments: Arguments) -> int:
+    if arguments.command == "pretrain":
+        return _pretrain_moved(arguments)
     from indexmem.commands.submit import Submission, submit_spec
     from indexmem.submit.job import parse_variables
 
@@ -209,6 +207,13 @@ def _ui(arguments: Arguments) -> int:
     return ui(root, arguments.port, arguments.mlflow_port)
 
 
+def _pretrain_moved(arguments: Arguments) -> int:
+    raise UserError(
+        "The testbed is trained by a package of its own, indexmem-testbed: python jobs/pretrain_testbed.py SPEC. "
+        "docs/testbed.md says how to install it and how to run it as a job on a cluster."
+    )
+
+
 def _no_scheduler(arguments: Arguments) -> int:
     raise UserError(
         "indexmem no longer writes timers and runs no clock. docs/operations.md, 'What starts it', has a line for "
@@ -227,16 +232,6 @@ ON_RAY = (
     *SPEC,
     argument("--dry-run", action="store_true", help="print the plan; start nothing, store nothing but caches"),
     ADDRESS,
-)
-PRETRAIN = (
-    argument("--without-ray", type=Path, metavar="FOLDER", help="in this process, or as a rank of torchrun"),
-    argument("--minutes", type=float, help="with --without-ray: as many steps as this time has room for"),
-    argument("--stop-after", type=float, metavar="MINUTES", help="with --without-ray: end this call then, to go on"),
-    argument("--ship", action="store_true", help="put the trained model into the package, as `testbed`"),
-    argument("--documents", type=Path, metavar="JSONL", help="write training documents for distillation"),
-    argument("--count", type=int, default=1200, help="with --documents: how many"),
-    argument("--length", type=int, default=2048, help="with --documents: tokens of each at most"),
-    argument("--scores", type=Path, metavar="JSON", help="with --ship: what testbed_scores.py wrote"),
 )
 NIGHTLY = (
     argument("spec", help="YAML spec, for example sweeps/nightly.yaml"),
@@ -272,7 +267,7 @@ UI = (
 ANY_WORDS = (argument("words", nargs=argparse.REMAINDER),)
 COMMANDS = (
     Command("distill", "train the spec's indexer (Ray Train)", _distill, ON_RAY),
-    Command("pretrain", "train the testbed, a small model that retrieves (Ray Train)", _pretrain, ON_RAY + PRETRAIN),
+    Command("pretrain", None, _pretrain_moved, ANY_WORDS),
     Command("sweep", "search for good settings: train and evaluate trials (Ray Tune)", _sweep, ON_RAY),
     Command("eval", "evaluate the spec's grid of cells (Ray), publish to MLflow, write the report", _eval, ON_RAY),
     Command(

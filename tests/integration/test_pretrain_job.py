@@ -5,10 +5,10 @@ import json
 import pytest
 import yaml
 
-from indexmem.config.load import load
 from indexmem.distill.history import History
-from indexmem.pretrain.runs import PretrainRun
-from indexmem.pretrain.train import train
+from indexmem_testbed.config import load_pretraining
+from indexmem_testbed.runs import PretrainRun
+from indexmem_testbed.train import train
 
 pytestmark = pytest.mark.ray
 
@@ -31,7 +31,7 @@ def experiment(tmp_path):
     }
     path = tmp_path / "spec.yaml"
     path.write_text(yaml.safe_dump(spec))
-    return load(path)
+    return load_pretraining(path)
 
 
 def test_two_workers_train_the_model(local_ray, experiment):

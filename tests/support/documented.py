@@ -10,6 +10,7 @@ import click
 from ray.scripts.scripts import cli as ray_cli
 
 from indexmem.cli import make_parser
+from indexmem_testbed.cli import make_parser as testbed_parser
 
 REPOSITORY = Path(__file__).parents[2]
 BLOCK = re.compile(r"(?:^    \S.*\n?)(?:^(?:    .*)?\n?)*", re.MULTILINE)  # indented by four spaces
@@ -73,14 +74,20 @@ def complaint(words: list[str]) -> str | None:
     if words[1] == "-m":
         return _complaint_of_indexmem(words[3:])
     script = (REPOSITORY / words[1]).read_text(encoding="utf-8")
+    if "indexmem_testbed" in script:
+        return _complaint_of(testbed_parser(), words[2:])
     return _complaint_of_indexmem([re.search(r'main\(\["(\w+)"', script)[1], *words[2:]])
 
 
 def _complaint_of_indexmem(words: list[str]) -> str | None:
+    return _complaint_of(make_parser(), words)
+
+
+def _complaint_of(parser: argparse.ArgumentParser, words: list[str]) -> str | None:
     try:
-        _, rest = make_parser().parse_known_args(words)
+        _, rest = parser.parse_known_args(words)
     except (SystemExit, argparse.ArgumentError) as error:
-        return None if getattr(error, "code", 1) == 0 else f"indexmem {' '.join(words)}: not accepted"
+        return None if getattr(error, "code", 1) == 0 else f"{parser.prog} {' '.join(words)}: not accepted"
     unknown = [word for word in rest if "=" not in word or word.startswith("-")]
     return f"unrecognized: {unknown}" if unknown else None
 

@@ -78,7 +78,7 @@ def check(verb: str, experiment: Experiment) -> None:
         from indexmem.sweep.space import Space
 
         Space.of(experiment)
-    if verb in ("distill", "pretrain"):
+    if verb == "distill":
         return
     from indexmem.benchmarks.registry import make_benchmarks
     from indexmem.evaluate.eviction_rules import check_budgets, check_eviction
@@ -123,6 +123,6 @@ def _mlflow_page(submission: str, verb: str, experiment: Experiment, how: Submis
     uri = experiment.tracking.uri or how.variables.get("MLFLOW_TRACKING_URI") or os.environ.get("MLFLOW_TRACKING_URI")
     from indexmem.tracking.pages import job_page
 
-    kind = {"distill": "distill", "pretrain": "distill", "sweep": "sweep"}.get(verb, "eval")
+    kind = {"distill": "distill", "sweep": "sweep"}.get(verb, "eval")
     page = job_page(uri, f"{experiment.tracking.experiment}/{kind}", submission) if uri else None
     return page or "in the run root on the cluster"

@@ -29,7 +29,12 @@ SECRET_WORDS = ("password", "secret", "token_id", "api_key", "apikey", "access_k
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read a spec. Raises UserError on a missing file, bad YAML, unknown key or bad value."""
-    return validate(_with_absolute_paths(raw_spec(path, overrides)), str(path))
+    return load_as(Experiment, path, overrides)
+
+
+def load_as(schema: type[Spec], path: str | Path, overrides: Sequence[str] = ()) -> Spec:
+    """Read a spec that has more sections than `Experiment`. Raises UserError as `load` does."""
+    return validate_as(schema, _with_absolute_paths(raw_spec(path, overrides)), str(path))
 
 
 def raw_spec(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:

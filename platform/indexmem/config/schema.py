@@ -15,7 +15,6 @@ from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_va
 from indexmem.config.budget import Budget
 from indexmem.config.decoding import DecodingConfig
 from indexmem.config.modules import IndexerConfig, MemoryConfig, TargetConfig
-from indexmem.config.pretrain import PretrainConfig
 from indexmem.config.schedule import ScheduleConfig
 from indexmem.config.section import Section
 from indexmem.config.sweep import SweepConfig
@@ -255,7 +254,7 @@ class Experiment(Section):
     eviction: EvictionConfig = EvictionConfig()
     grid: GridConfig = GridConfig()
     sweep: SweepConfig = SweepConfig()
-    pretrain: PretrainConfig = PretrainConfig()
+    pretrain: dict[str, JsonValue] = Field(default_factory=dict, description="for indexmem_testbed, which checks it")
     tracking: TrackingConfig = TrackingConfig()
     run: RunConfig = RunConfig()
 

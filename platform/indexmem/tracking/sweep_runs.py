@@ -119,7 +119,7 @@ def _publish_parent(
     tags = common_tags(experiment, "sweep", commits) | {"model": sweep.model, NOTE_TAG: sweep_note(sweep)}
     fingerprint = content_hash([counts, best, tags])
     if parent.data.tags.get(FINGERPRINT_TAG) != fingerprint:
-        spec = experiment.model_dump(mode="json", exclude={"run", "tracking"})
+        spec = experiment.model_dump(mode="json", exclude={"run", "tracking", "pretrain"})
         runs.log(parent, counts | best, flatten(spec), tags | {FINGERPRINT_TAG: fingerprint})
         text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
         runs.attach(parent.info.run_id, artifacts, {"spec.yaml": text})

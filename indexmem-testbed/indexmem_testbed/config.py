@@ -1,12 +1,19 @@
-"""The section `pretrain` of a spec: a small language model that is trained from nothing on generated tasks."""
+"""The section `pretrain` of a spec: a small language model that is trained from nothing on generated tasks.
+
+indexmem reads specs that have this section, but does not look into it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from indexmem.config.load import load_as
+from indexmem.config.schema import Experiment
 from indexmem.config.section import Section
 
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -102,3 +109,14 @@ class PretrainConfig(Section):
                     f"length {stage.length} of each stage"
                 )
         return self
+
+
+class PretrainingSpec(Experiment):
+    """A spec whose section `pretrain` is checked like every other one."""
+
+    pretrain: PretrainConfig = PretrainConfig()  # type: ignore[assignment]  # any mapping for indexmem
+
+
+def load_pretraining(path: str | Path, overrides: Sequence[str] = ()) -> PretrainingSpec:
+    """Read a spec. Raises UserError like `indexmem.config.load.load`, for the section `pretrain` as well."""
+    return load_as(PretrainingSpec, path, overrides)

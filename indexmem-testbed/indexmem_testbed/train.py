@@ -14,16 +14,15 @@ import torch
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, get_device
 
-from indexmem.config.pretrain import PretrainConfig
-from indexmem.config.schema import Experiment
 from indexmem.distill.history import History
 from indexmem.distill.train import PROGRESS_SECONDS, RayContext
 from indexmem.distill.watched import watched
 from indexmem.files import copy_folder
-from indexmem.pretrain.loop import new_module, pretrain
-from indexmem.pretrain.model import STATE, read_trained
-from indexmem.pretrain.runs import PretrainRun
-from indexmem.pretrain.speed import prepare
+from indexmem_testbed.config import PretrainConfig, PretrainingSpec
+from indexmem_testbed.loop import new_module, pretrain
+from indexmem_testbed.model import STATE, read_trained
+from indexmem_testbed.runs import PretrainRun
+from indexmem_testbed.speed import prepare
 
 
 def _worker(settings: dict[str, Any]) -> None:
@@ -42,7 +41,7 @@ def _worker(settings: dict[str, Any]) -> None:
 
 
 def train(
-    experiment: Experiment, run: PretrainRun, on_progress: Callable[[Sequence[dict[str, Any]]], None]
+    experiment: PretrainingSpec, run: PretrainRun, on_progress: Callable[[Sequence[dict[str, Any]]], None]
 ) -> int | None:
     """Train to the end and leave the model in `run.final`; a run already begun goes on from its last checkpoint.
 

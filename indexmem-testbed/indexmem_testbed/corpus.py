@@ -7,13 +7,13 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from indexmem.config.pretrain import PretrainConfig
 from indexmem.errors import UserError
 from indexmem.files import write_whole
 from indexmem.models.texts import load_texts
-from indexmem.pretrain.documents import DocumentMaker
-from indexmem.pretrain.stream import TEXT_TASK
-from indexmem.pretrain.tokenizer import load
+from indexmem_testbed.config import PretrainConfig
+from indexmem_testbed.documents import DocumentMaker
+from indexmem_testbed.stream import TEXT_TASK
+from indexmem_testbed.tokenizer import load_tokenizer
 
 ATTEMPTS = 10  # for each document: some tasks do not fit into few tokens
 
@@ -23,7 +23,7 @@ def documents(config: PretrainConfig, count: int, length: int) -> Iterator[str]:
 
     Raises UserError when there is no task in the mixture, or hardly any document fits the length.
     """
-    tokenizer = load()
+    tokenizer = load_tokenizer()
     maker = DocumentMaker(tokenizer, "\n\n".join(load_texts(config.texts)))
     mixture = {task: weight for task, weight in config.mixture.items() if task != TEXT_TASK}
     if not mixture:

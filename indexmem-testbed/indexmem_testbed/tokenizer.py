@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from string import digits
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -20,9 +19,9 @@ from transformers import PreTrainedTokenizerFast
 from indexmem.benchmarks.ruler import common_words, frequent_words, invented, niah, qa, variables
 from indexmem.benchmarks.ruler.haystack import NOISE_LINE
 from indexmem.benchmarks.ruler.words import word_list
+from indexmem.models.shipped import FOLDER, TESTBED
 from indexmem.models.texts import documents
 
-FOLDER = Path(__file__).parent / "tokenizer"
 VOCABULARY = 4096
 BEGIN, END = "<s>", "</s>"
 PIECE = r" ?[A-Z]?[a-z]+|[A-Z]+|[0-9]{1,3}| ?[^\sA-Za-z0-9]+|\s"
@@ -42,12 +41,12 @@ WORDINGS = (
 )
 
 
-def load() -> PreTrainedTokenizerFast:
-    """The tokenizer that this package carries."""
-    return PreTrainedTokenizerFast.from_pretrained(FOLDER)
+def load_tokenizer() -> PreTrainedTokenizerFast:
+    """The tokenizer of the testbed that indexmem carries."""
+    return PreTrainedTokenizerFast.from_pretrained(FOLDER / TESTBED)
 
 
-def make() -> PreTrainedTokenizerFast:
+def make_tokenizer() -> PreTrainedTokenizerFast:
     """Train it again, from the built-in texts alone: no evaluation text is read. Deterministic."""
     numbers = [first + second for count in range(1, LONGEST_NUMBER) for first, second in _splits(count)]
     tokenizer = Tokenizer(models.BPE())

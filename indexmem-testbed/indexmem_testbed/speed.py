@@ -7,8 +7,8 @@ import time
 
 import torch
 
-from indexmem.config.pretrain import PretrainConfig
-from indexmem.pretrain.model import WeightedLoss
+from indexmem_testbed.config import PretrainConfig
+from indexmem_testbed.model import WeightedLoss
 
 WARM_UP, MEASURED = 2, 3
 

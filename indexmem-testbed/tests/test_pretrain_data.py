@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from indexmem.benchmarks.base import BuildContext
 from indexmem.benchmarks.ruler.suite import ruler
-from indexmem.config.pretrain import PretrainConfig
 from indexmem.models.prompt import PromptFormat, encode
 from indexmem.models.texts import load_texts
-from indexmem.pretrain.dense import DENSE
-from indexmem.pretrain.documents import ANSWER, COPY, TASKS, UNKNOWABLE, DocumentMaker
-from indexmem.pretrain.exchanges import read
-from indexmem.pretrain.stream import PretrainStream
-from indexmem.pretrain.tokenizer import load
+from indexmem_testbed.config import PretrainConfig
+from indexmem_testbed.dense import DENSE
+from indexmem_testbed.documents import ANSWER, COPY, TASKS, UNKNOWABLE, DocumentMaker
+from indexmem_testbed.exchanges import read
+from indexmem_testbed.stream import PretrainStream
+from indexmem_testbed.tokenizer import load_tokenizer
 
 SEEDS = st.integers(0, 2**32)
 LENGTH = 1024
@@ -27,7 +27,7 @@ LENGTH = 1024
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return load()
+    return load_tokenizer()
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from indexmem.benchmarks.ruler.suite import ruler
-from indexmem.config.pretrain import PretrainConfig
 from indexmem.models.texts import load_texts
-from indexmem.pretrain.documents import ANSWER, DocumentMaker
-from indexmem.pretrain.model import WeightedLoss
-from indexmem.pretrain.tokenizer import load
+from indexmem_testbed.config import PretrainConfig
+from indexmem_testbed.documents import ANSWER, DocumentMaker
+from indexmem_testbed.model import WeightedLoss
+from indexmem_testbed.tokenizer import load_tokenizer
 
 ATTEMPTS = 4  # to draw a sample that fits, for each one that is wanted
 
@@ -63,7 +63,7 @@ class ValidationSet(Dataset[Group]):
 
     @cached_property
     def _maker(self) -> DocumentMaker:
-        return DocumentMaker(load(), "\n\n".join(load_texts([self.config.heldout])))
+        return DocumentMaker(load_tokenizer(), "\n\n".join(load_texts([self.config.heldout])))
 
 
 @torch.no_grad()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from indexmem.config.pretrain import PretrainConfig
 from indexmem.distill.progress import CURVE_POINTS, RECENT
 from indexmem.live.status import Curve, Status
+from indexmem_testbed.config import PretrainConfig
 
 EXACT = "exact_niah_"  # followed by a length: the mean over the needle tasks
 

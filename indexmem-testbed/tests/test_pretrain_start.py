@@ -6,17 +6,16 @@ import pytest
 import safetensors.torch
 import torch
 
-from indexmem.commands.pretrain import check_pretrain
-from indexmem.config.load import load
-from indexmem.config.pretrain import PretrainConfig
 from indexmem.distill.history import History
 from indexmem.errors import UserError
 from indexmem.models.shipped import shipped_models
-from indexmem.pretrain.local import RankContext
-from indexmem.pretrain.loop import new_module, pretrain
-from indexmem.pretrain.model import make_model, read_trained, save_model
-from indexmem.pretrain.runs import PretrainRun
-from indexmem.pretrain.start import load_start
+from indexmem_testbed.config import PretrainConfig, load_pretraining
+from indexmem_testbed.local import RankContext
+from indexmem_testbed.loop import new_module, pretrain
+from indexmem_testbed.model import make_model, read_trained, save_model
+from indexmem_testbed.runs import PretrainRun
+from indexmem_testbed.start import load_start
+from indexmem_testbed.workflow import check_pretrain
 
 CPU = torch.device("cpu")
 ARCHITECTURE = {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 1, "intermediate": 48, "max_positions": 1024}
@@ -54,12 +53,12 @@ def test_the_model_tells_what_it_was_trained_from(first, tmp_path):
 
 
 def test_what_it_cannot_begin_with_is_refused_before_anything_starts(first, tmp_path):
-    spec = load("sweeps/testbed.yaml", [f"pretrain.start_from={first}"])
+    spec = load_pretraining("sweeps/testbed.yaml", [f"pretrain.start_from={first}"])
     with pytest.raises(UserError, match=r"hidden_size is 32, not 256.*Set pretrain.architecture"):
         check_pretrain(spec)
     with pytest.raises(UserError, match=r"start_from=nothing: nothing/model.safetensors is missing.*testbed"):
-        check_pretrain(load("sweeps/testbed.yaml", ["pretrain.start_from=nothing"]))
-    check_pretrain(load("sweeps/testbed.yaml", ["pretrain.start_from=testbed"]))
+        check_pretrain(load_pretraining("sweeps/testbed.yaml", ["pretrain.start_from=nothing"]))
+    check_pretrain(load_pretraining("sweeps/testbed.yaml", ["pretrain.start_from=testbed"]))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +88,7 @@ def test_a_damaged_record_is_named(first):
 
 
 def test_a_run_s_name_depends_on_the_weights_and_not_on_their_folder(first, tmp_path):
-    name = lambda start: PretrainRun.of(load("sweeps/testbed.yaml", [f"pretrain.start_from={start}"])).id  # noqa: E731
+    name = lambda start: PretrainRun.of(load_pretraining("sweeps/testbed.yaml", [f"pretrain.start_from={start}"])).id
     copied = tmp_path / "copied"
     first.rename(copied)
     ours = name(copied)
@@ -104,5 +103,7 @@ def test_the_spec_of_the_shipped_weights_is_what_their_record_says():
     trained = read_trained(shipped_models()["testbed"])
     speed = {"loaders", "workers", "use_gpu", "compile"}
     for record, spec in ((trained["started_from"], "testbed"), (trained, "testbed-longer")):
-        asked = load(f"sweeps/{spec}.yaml", []).pretrain.model_dump(mode="json", exclude={"start_from", *speed})
+        asked = load_pretraining(f"sweeps/{spec}.yaml", []).pretrain.model_dump(
+            mode="json", exclude={"start_from", *speed}
+        )
         assert {key: value for key, value in record["pretrain"].items() if key not in speed} == asked

@@ -10,7 +10,7 @@ from typing import Any
 from indexmem.errors import UserError
 from indexmem.files import copy_of
 from indexmem.models.shipped import WEIGHTS
-from indexmem.pretrain.model import STARTED_FROM, TRAINED, read_trained
+from indexmem_testbed.model import STARTED_FROM, TRAINED, read_trained
 
 MAX_MIB = 16
 THEN = "; then "  # between trainings
@@ -42,7 +42,7 @@ small, fast stand-in for a language model in comparisons of KV-cache eviction me
 
 ## Data
 
-Generated while training, by `indexmem.pretrain`: {mixture}; beside them sequences without meaning that repeat random
+Generated while training, by `indexmem_testbed`: {mixture}; beside them sequences without meaning that repeat random
 spans or entries of a dictionary. Haystacks and plain text: {texts}.
 
 What training and evaluation share: the wording of the RULER tasks, its noise sentence, and the word lists of

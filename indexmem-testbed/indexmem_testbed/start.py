@@ -12,7 +12,7 @@ from indexmem.errors import UserError
 from indexmem.files import expanded
 from indexmem.models.assets import sha256_of
 from indexmem.models.shipped import WEIGHTS, shipped_models
-from indexmem.pretrain.model import MEND, TRAINED, read_json
+from indexmem_testbed.model import MEND, TRAINED, read_json
 
 SAME = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),

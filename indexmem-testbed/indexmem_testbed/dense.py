@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from indexmem.pretrain.documents import COPY, UNKNOWABLE, Document
+from indexmem_testbed.documents import COPY, UNKNOWABLE, Document
 
 BEGIN, ASSIGN, STOP = 0, 2, 3  # beginning of a sequence; after a key; after a value
 RESERVED = 4  # ids below are not drawn: these, and the tokenizer's end mark

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from indexmem.config.pretrain import PretrainConfig
 from indexmem.config.schema import ScheduleConfig
 from indexmem.distill.history import History
 from indexmem.distill.schedule import learning_rate
 from indexmem.models.texts import documents, fingerprint
-from indexmem.pretrain.model import STARTED_FROM, STATE, WeightedLoss, make_model, read_trained, save_model
-from indexmem.pretrain.progress import EXACT
-from indexmem.pretrain.start import load_start, start_folder
-from indexmem.pretrain.stream import PretrainStream
-from indexmem.pretrain.validation import Group, ValidationSet, exact_match
+from indexmem_testbed.config import PretrainConfig
+from indexmem_testbed.model import STARTED_FROM, STATE, WeightedLoss, make_model, read_trained, save_model
+from indexmem_testbed.progress import EXACT
+from indexmem_testbed.start import load_start, start_folder
+from indexmem_testbed.stream import PretrainStream
+from indexmem_testbed.validation import Group, ValidationSet, exact_match
 
 if TYPE_CHECKING:
     from indexmem.distill.loop import TrainContext  # importing it for good would take all that distillation needs

@@ -8,12 +8,12 @@ from indexmem.benchmarks.base import BuildContext
 from indexmem.benchmarks.ruler.suite import ruler
 from indexmem.models.prompt import PromptFormat, encode
 from indexmem.models.texts import load_texts
-from indexmem.pretrain.tokenizer import VOCABULARY, load, make
+from indexmem_testbed.tokenizer import VOCABULARY, load_tokenizer, make_tokenizer
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return load()
+    return load_tokenizer()
 
 
 @given(text=st.text())
@@ -38,7 +38,7 @@ def test_a_name_has_the_same_tokens_at_the_start_of_an_answer(tokenizer, name):
 
 def test_the_packaged_file_is_what_the_texts_give(tokenizer):
     assert len(tokenizer) == VOCABULARY
-    assert make().backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+    assert make_tokenizer().backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
 
 
 @pytest.mark.parametrize("length", [1024, 4096])

@@ -1,4 +1,4 @@
-"""`indexmem pretrain`: from a checked spec to a model folder, and from there into the package."""
+"""From a checked spec to a model folder, and from there into the package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from signal import Signals
 from typing import Any
 
 from indexmem.commands.terminal import PROGRESS_SECONDS, say
-from indexmem.config.schema import Experiment
 from indexmem.config.spec import flatten, run_root
 from indexmem.distill.history import History
 from indexmem.errors import UserError
@@ -16,20 +15,21 @@ from indexmem.files import check_writable
 from indexmem.live.view import LiveView
 from indexmem.models.shipped import FOLDER, TESTBED
 from indexmem.models.texts import load_texts
-from indexmem.pretrain.card import ship
-from indexmem.pretrain.corpus import write_documents
-from indexmem.pretrain.documents import TASKS
-from indexmem.pretrain.local import FINAL, train_locally
-from indexmem.pretrain.model import make_model, parameter_count
-from indexmem.pretrain.progress import pretraining_status
-from indexmem.pretrain.runs import PretrainRun
-from indexmem.pretrain.start import load_start, start_folder
-from indexmem.pretrain.stream import TEXT_TASK
+from indexmem_testbed.card import ship
+from indexmem_testbed.config import PretrainingSpec
+from indexmem_testbed.corpus import write_documents
+from indexmem_testbed.documents import TASKS
+from indexmem_testbed.local import FINAL, train_locally
+from indexmem_testbed.model import make_model, parameter_count
+from indexmem_testbed.progress import pretraining_status
+from indexmem_testbed.runs import PretrainRun
+from indexmem_testbed.start import load_start, start_folder
+from indexmem_testbed.stream import TEXT_TASK
 
 STOPPED = 3  # exit code: not finished, to be called again
 
 
-def pretrain_spec(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
+def run_pretraining(experiment: PretrainingSpec, *, dry_run: bool = False, address: str | None = None) -> int:
     """Train the spec's model on Ray, or find it finished. Prints progress, publishes the run, says where it is."""
     check_pretrain(experiment)
     run, config = PretrainRun.of(experiment), experiment.pretrain
@@ -44,7 +44,7 @@ def pretrain_spec(experiment: Experiment, *, dry_run: bool = False, address: str
     if run.final.is_dir():
         say(f"already trained: {run.final}")
     else:
-        from indexmem.pretrain.train import train
+        from indexmem_testbed.train import train
 
         view = LiveView.open(run_root(experiment), experiment.name, "training", say, PROGRESS_SECONDS)
         cpus, gpus = 1 + config.loaders, int(config.use_gpu)
@@ -68,8 +68,8 @@ def pretrain_spec(experiment: Experiment, *, dry_run: bool = False, address: str
     return 0
 
 
-def pretrain_locally(
-    experiment: Experiment, folder: Path, minutes: float | None, stop_after: float | None, *, dry_run: bool = False
+def run_without_ray(
+    experiment: PretrainingSpec, folder: Path, minutes: float | None, stop_after: float | None, *, dry_run: bool = False
 ) -> int:
     """Train without Ray in `folder`; exit code 3 when it was stopped before the end, to be called again."""
     check_pretrain(experiment)
@@ -84,14 +84,14 @@ def pretrain_locally(
     return 0
 
 
-def ship_model(experiment: Experiment, folder: Path | None, scores: Path | None) -> int:
+def ship_model(experiment: PretrainingSpec, folder: Path | None, scores: Path | None) -> int:
     """Put what the spec, or a local training in `folder`, has trained into this package."""
     source = folder / FINAL if folder is not None else PretrainRun.of(experiment).final
     say(f"shipped: {ship(source, FOLDER / TESTBED, scores)}")
     return 0
 
 
-def make_documents(experiment: Experiment, path: Path, count: int, length: int, *, dry_run: bool = False) -> int:
+def make_documents(experiment: PretrainingSpec, path: Path, count: int, length: int, *, dry_run: bool = False) -> int:
     """Write documents of the spec's mixture as a corpus to distill on."""
     check_pretrain(experiment)
     if dry_run:
@@ -102,13 +102,13 @@ def make_documents(experiment: Experiment, path: Path, count: int, length: int, 
     return 0
 
 
-def describe(experiment: Experiment) -> str:
+def describe(experiment: PretrainingSpec) -> str:
     """For example '5,770,496 parameters, 4000 steps x 65,536 tokens'."""
     config = experiment.pretrain
     return f"{parameter_count(config.architecture):,} parameters, {config.steps} steps x {config.step_tokens:,} tokens"
 
 
-def check_pretrain(experiment: Experiment) -> None:
+def check_pretrain(experiment: PretrainingSpec) -> None:
     """All that can be wrong with the section, found before Ray or a GPU is taken. Raises UserError."""
     config = experiment.pretrain
     unknown = sorted(set(config.mixture) - {*TASKS, TEXT_TASK})

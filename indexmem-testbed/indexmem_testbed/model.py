@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from indexmem.config.pretrain import ArchitectureConfig
 from indexmem.errors import UserError
 from indexmem.models.shipped import WEIGHTS
-from indexmem.pretrain.tokenizer import load
+from indexmem_testbed.config import ArchitectureConfig
+from indexmem_testbed.tokenizer import load_tokenizer
 
 INITIAL_STD = 0.02
 TRAINED = "trained.json"
@@ -48,7 +48,7 @@ def llama_config(architecture: ArchitectureConfig, tokenizer: PreTrainedTokenize
 def parameter_count(architecture: ArchitectureConfig) -> int:
     """Parameters of the model, the shared embeddings once; no memory is taken."""
     with torch.device("meta"):
-        model = LlamaForCausalLM(llama_config(architecture, load()))
+        model = LlamaForCausalLM(llama_config(architecture, load_tokenizer()))
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -56,7 +56,7 @@ def make_model(architecture: ArchitectureConfig, seed: int) -> LlamaForCausalLM:
     """Seeded weights in float32. Projections back into the residual stream start smaller, as in GPT-2."""
     torch.manual_seed(seed)
     model: LlamaForCausalLM = AutoModelForCausalLM.from_config(
-        llama_config(architecture, load()), attn_implementation="sdpa", dtype=torch.float32
+        llama_config(architecture, load_tokenizer()), attn_implementation="sdpa", dtype=torch.float32
     )
     scale = (2 * architecture.layers) ** -0.5
     with torch.no_grad():
@@ -99,7 +99,7 @@ def save_model(model: LlamaForCausalLM, folder: Path, trained: Mapping[str, Any]
     GenerationConfig(bos_token_id=model.config.bos_token_id, eos_token_id=model.config.eos_token_id).save_pretrained(
         folder
     )
-    load().save_pretrained(folder)
+    load_tokenizer().save_pretrained(folder)
     (folder / TRAINED).write_text(json.dumps(dict(trained), indent=1) + "\n", encoding="utf-8")
 
 

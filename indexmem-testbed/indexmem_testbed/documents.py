@@ -23,7 +23,7 @@ from indexmem.benchmarks.ruler.qa import DOCUMENT_TOKENS, GeneratedQuestions
 from indexmem.benchmarks.ruler.suite import FIXED_TASKS
 from indexmem.benchmarks.ruler.task import Draft, Draw, RulerTask
 from indexmem.models.prompt import PromptFormat, encode
-from indexmem.pretrain.exchanges import MANY_NEEDLES, Exchange, read
+from indexmem_testbed.exchanges import MANY_NEEDLES, Exchange, read
 
 # Loss weights, in tenths.
 UNKNOWABLE, TEXT, COPY, ANSWER = 0, 1, 3, 10

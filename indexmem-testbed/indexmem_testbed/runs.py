@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from indexmem.config.schema import Experiment
 from indexmem.config.spec import content_hash, run_root
 from indexmem.models.texts import documents, fingerprint
-from indexmem.pretrain.start import start_hash
-from indexmem.pretrain.tokenizer import load
+from indexmem_testbed.config import PretrainingSpec
+from indexmem_testbed.start import start_hash
+from indexmem_testbed.tokenizer import load_tokenizer
 
 # Settings that change how fast or how safely training runs, not what it computes.
 OPERATIONAL = {
@@ -25,13 +25,13 @@ class PretrainRun:
     folder: Path
 
     @classmethod
-    def of(cls, experiment: Experiment) -> PretrainRun:
+    def of(cls, experiment: PretrainingSpec) -> PretrainRun:
         """Raises UserError when a text, or the model that it starts from, cannot be found."""
         identity = {
             "pretrain": experiment.pretrain.model_dump(mode="json", exclude={*OPERATIONAL, "start_from"}),
             "stream": STREAM_VERSION,
             "texts": [fingerprint(documents(name)) for name in experiment.pretrain.texts],
-            "tokenizer": content_hash(load().get_vocab()),
+            "tokenizer": content_hash(load_tokenizer().get_vocab()),
         }
         if experiment.pretrain.start_from is not None:
             identity["start"] = start_hash(experiment.pretrain.start_from)

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from indexmem.config.pretrain import PretrainConfig
 from indexmem.distill.history import History
 from indexmem.errors import UserError
 from indexmem.files import copy_folder, write_whole
-from indexmem.pretrain.loop import new_module, pretrain
-from indexmem.pretrain.model import STATE
-from indexmem.pretrain.speed import prepare
 from indexmem.signals import StopSignals
+from indexmem_testbed.config import PretrainConfig
+from indexmem_testbed.loop import new_module, pretrain
+from indexmem_testbed.model import STATE
+from indexmem_testbed.speed import prepare
 
 PLAN = "plan.json"
 FINAL = "final"

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from indexmem.cli import main
-from indexmem.config.pretrain import PretrainConfig
 from indexmem.config.schema import ModelConfig
 from indexmem.errors import UserError
 from indexmem.models import assets, shipped
 from indexmem.models.backbone import resolve
-from indexmem.pretrain.card import ship
-from indexmem.pretrain.model import make_model, save_model
+from indexmem_testbed.card import ship
+from indexmem_testbed.cli import main
+from indexmem_testbed.config import PretrainConfig
+from indexmem_testbed.model import make_model, save_model
 
 SCORES = {"samples": 200, "seed": 42, "scores": {"1024": {"niah_single_1": 1.0, "vt": 0.875}, "2048": {"vt": 0.5}}}
 
@@ -77,11 +77,11 @@ def test_a_model_has_its_name_when_its_weights_are_there(trained, tmp_path, monk
 def test_mistakes_in_the_section_are_found_before_anything_starts(tmp_path, capsys):
     spec = tmp_path / "spec.yaml"
     spec.write_text("pretrain: {mixture: {niah_multikey: 1.0}}\n")
-    assert main(["pretrain", str(spec), "--dry-run"]) == 2
+    assert main([str(spec), "--dry-run"]) == 2
     assert "pretrain.mixture names niah_multikey. Expected any of" in capsys.readouterr().err
     spec.write_text("pretrain: {stages: [{length: 256, share: 0.5}]}\n")
-    assert main(["pretrain", str(spec), "--dry-run"]) == 2
+    assert main([str(spec), "--dry-run"]) == 2
     assert "sum to 0.5, not to 1" in capsys.readouterr().err
     spec.write_text("pretrain: {step_tokens: 300}\n")
-    assert main(["pretrain", str(spec), "--dry-run"]) == 2
+    assert main([str(spec), "--dry-run"]) == 2
     assert "must be a multiple of workers=1 times the length 256" in capsys.readouterr().err

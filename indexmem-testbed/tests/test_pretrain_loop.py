@@ -9,17 +9,17 @@ import torch
 from indexmem.benchmarks.base import BuildContext
 from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.load import validate
-from indexmem.config.pretrain import PretrainConfig
 from indexmem.config.schema import ModelConfig
 from indexmem.distill.history import History
 from indexmem.errors import UserError
 from indexmem.models.backbone import load_backbone
 from indexmem.models.texts import load_texts
-from indexmem.pretrain import speed
-from indexmem.pretrain.local import RankContext, affordable_steps, check_world, train_locally
-from indexmem.pretrain.loop import new_module, pretrain, schedule
-from indexmem.pretrain.model import make_model, parameter_count
-from indexmem.pretrain.validation import ValidationSet, exact_match
+from indexmem_testbed import speed
+from indexmem_testbed.config import PretrainConfig
+from indexmem_testbed.local import RankContext, affordable_steps, check_world, train_locally
+from indexmem_testbed.loop import new_module, pretrain, schedule
+from indexmem_testbed.model import make_model, parameter_count
+from indexmem_testbed.validation import ValidationSet, exact_match
 
 CPU = torch.device("cpu")
 
@@ -118,7 +118,7 @@ def test_nonsense_stops_before_it_is_applied(config, tmp_path, monkeypatch):
 
 
 def test_a_call_that_runs_out_of_time_is_finished_by_the_next(config, tmp_path, monkeypatch):
-    monkeypatch.setattr("indexmem.pretrain.local.prepare", lambda *_: {32: 1.0, 128: 3.0})
+    monkeypatch.setattr("indexmem_testbed.local.prepare", lambda *_: {32: 1.0, 128: 3.0})
     assert train_locally(config, tmp_path, minutes=0.25, stop_after=1e-9) is None
     assert json.loads((tmp_path / "plan.json").read_text())["steps"] == 5  # 0.7 * 15 s / 2 s
     assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000001"]

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerBase
 
-from indexmem.config.pretrain import PretrainConfig, StageConfig
 from indexmem.models.prompt import encode
 from indexmem.models.texts import load_texts
-from indexmem.pretrain.dense import DENSE, repeats
-from indexmem.pretrain.documents import TEXT, Document, DocumentMaker
-from indexmem.pretrain.tokenizer import load
+from indexmem_testbed.config import PretrainConfig, StageConfig
+from indexmem_testbed.dense import DENSE, repeats
+from indexmem_testbed.documents import TEXT, Document, DocumentMaker
+from indexmem_testbed.tokenizer import load_tokenizer
 
 TEXT_TASK = "text"
 SHORTEST = 128  # tokens that a task needs to be worth trying; what is left of a row below is filled with repeats
@@ -93,7 +93,7 @@ class PretrainStream(Dataset[Batch]):
 
     @cached_property
     def _tokenizer(self) -> PreTrainedTokenizerBase:
-        return load()
+        return load_tokenizer()
 
     @cached_property
     def _vocabulary(self) -> int:
