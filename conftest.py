@@ -4,10 +4,14 @@ import atexit
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 if "INDEXMEM_CACHE" not in os.environ:  # processes that tests start inherit it
     os.environ["INDEXMEM_CACHE"] = tempfile.mkdtemp(prefix="indexmem-cache-")
     atexit.register(shutil.rmtree, os.environ["INDEXMEM_CACHE"], ignore_errors=True)
+# Processes that tests start find the second package as pytest does (`pythonpath` in pyproject.toml), installed or not.
+TESTBED = str(Path(__file__).parent / "indexmem-testbed")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), TESTBED)))
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several tests run at a time, and many start processes of their own
 os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

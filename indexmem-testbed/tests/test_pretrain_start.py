@@ -88,7 +88,9 @@ def test_a_damaged_record_is_named(first):
 
 
 def test_a_run_s_name_depends_on_the_weights_and_not_on_their_folder(first, tmp_path):
-    name = lambda start: PretrainRun.of(load_pretraining("sweeps/testbed.yaml", [f"pretrain.start_from={start}"])).id
+    def name(start):
+        return PretrainRun.of(load_pretraining("sweeps/testbed.yaml", [f"pretrain.start_from={start}"])).id
+
     copied = tmp_path / "copied"
     first.rename(copied)
     ours = name(copied)
