@@ -20,7 +20,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray gives its workers the lowest priority but four: beside another test that computes, they would hardly run at all.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
-from hypothesis import settings
+from hypothesis import settings  # noqa: E402
 
 # Examples run beside Ray clusters and model loads on few cores: time says nothing about a property.
 settings.register_profile("indexmem", deadline=None)
