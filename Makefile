@@ -26,7 +26,7 @@ lint: env  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-ui: env  ## live runs and reports at http://127.0.0.1:5001, MLflow at http://127.0.0.1:5000
+ui: env  ## MLflow at http://127.0.0.1:5000, and where the reports are
 	$(BIN)/indexmem ui
 
 assets: env  ## fetch and verify the built-in model and texts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from indexmem.live.ray_metrics import COUNTERS, GAUGES, HISTOGRAMS
+from indexmem.progress.ray_metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 FOLDER = Path(__file__).parents[1] / "dashboards"
 FILES = sorted((FOLDER / "grafana").glob("*.json"))

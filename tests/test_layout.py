@@ -24,19 +24,18 @@ ALLOWED = {
     "models": {"config"},
     "eviction": {"config", "models", "kernels"},
     "engine": {"config", "models", "eviction", "kernels"},
-    "distill": {"config", "models", "eviction", "live", "kernels"},
+    "distill": {"config", "models", "eviction", "progress", "kernels"},
     "benchmarks": {"config", "models"},
     "results": {"config"},
     "tracking": {"config", "results"},
     "report": {"config", "results"},
-    "live": {"config"},
+    "progress": set(),
     "submit": {"config", "tracking"},
-    "serve": {"config", "live", "report"},
     "sweep": {
-        *("config", "models", "eviction", "distill", "benchmarks", "evaluate", "results", "tracking", "live"),
+        *("config", "models", "eviction", "distill", "benchmarks", "evaluate", "results", "tracking", "progress"),
     },
-    "schedule": {"config", "evaluate", "results", "live"},
-    "evaluate": {"config", "models", "eviction", "engine", "distill", "benchmarks", "results", "live"},
+    "schedule": {"config", "evaluate", "results", "progress"},
+    "evaluate": {"config", "models", "eviction", "engine", "distill", "benchmarks", "results", "progress"},
 }
 COMMAND_LINE = {"__main__.py", "cli", "cli.py", "commands"}  # nothing below imports it
 ONLY_IN = {
@@ -45,7 +44,7 @@ ONLY_IN = {
         "submit",
         "distill/train.py",
         "evaluate/crew.py",
-        "live/ray_metrics.py",
+        "progress/ray_metrics.py",
         "sweep/asha.py",
         "sweep/nested.py",
         "sweep/tune_run.py",

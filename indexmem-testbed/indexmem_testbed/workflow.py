@@ -7,14 +7,13 @@ from pathlib import Path
 from signal import Signals
 from typing import Any
 
-from indexmem.commands.terminal import PROGRESS_SECONDS, say
 from indexmem.config.spec import flatten, run_root
 from indexmem.distill.history import History
 from indexmem.errors import UserError
 from indexmem.files import check_writable
-from indexmem.live.view import LiveView
 from indexmem.models.shipped import FOLDER, TESTBED
 from indexmem.models.texts import load_texts
+from indexmem.progress.view import ProgressView, say
 from indexmem_testbed.card import ship
 from indexmem_testbed.config import PretrainingSpec
 from indexmem_testbed.corpus import write_documents
@@ -46,7 +45,7 @@ def run_pretraining(experiment: PretrainingSpec, *, dry_run: bool = False, addre
     else:
         from indexmem_testbed.train import train
 
-        view = LiveView.open(run_root(experiment), experiment.name, "training", say, PROGRESS_SECONDS)
+        view = ProgressView.open(f"{experiment.name} training")
         cpus, gpus = 1 + config.loaders, int(config.use_gpu)
 
         def watch(history: Sequence[dict[str, Any]]) -> None:

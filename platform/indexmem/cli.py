@@ -204,7 +204,7 @@ def _ui(arguments: Arguments) -> int:
     from indexmem.config.spec import home
 
     root = expanded(arguments.root).absolute() if arguments.root else home() / "runs"
-    return ui(root, arguments.port, arguments.mlflow_port)
+    return ui(root, arguments.port)
 
 
 def _pretrain_moved(arguments: Arguments) -> int:
@@ -261,8 +261,7 @@ SUBMIT = (
 )  # fmt: skip
 UI = (
     argument("--root", help="run root; default: $INDEXMEM_HOME/runs"),
-    argument("--port", type=int, default=5001, help="of runs and reports; default: 5001"),
-    argument("--mlflow-port", type=int, default=5000, help="of MLflow; default: 5000"),
+    argument("--port", "--mlflow-port", type=int, default=5000, help="of MLflow; default: 5000"),
 )
 ANY_WORDS = (argument("words", nargs=argparse.REMAINDER),)
 COMMANDS = (
@@ -290,5 +289,5 @@ COMMANDS = (
     Command("submit", "run a command as a job on a cluster; it goes on when this machine leaves", _submit, SUBMIT),
     Command("methods", "list the eviction methods that a grid can compare", _methods),
     Command("assets", "fetch and verify the built-in model and texts", _assets),
-    Command("ui", "serve live runs, reports and MLflow of a run root on 127.0.0.1", _ui, UI),
+    Command("ui", "serve the MLflow of a run root on 127.0.0.1 and say where its reports are", _ui, UI),
 )  # in the order of the help text  # fmt: skip

@@ -4,7 +4,7 @@ import pytest
 
 from indexmem.config.load import with_overrides
 from indexmem.config.schema import Experiment
-from indexmem.distill.progress import by_module, loss_curves, training_status
+from indexmem.distill.progress import by_module, recent_losses, training_status
 
 
 def rows(count: int, memory_from: int = 0) -> list[dict[str, float]]:
@@ -44,17 +44,13 @@ def test_speed_and_time_left_are_those_of_the_last_steps(spec):
     assert status.line().startswith("20/100 steps  loss indexer ")
 
 
-def test_every_module_has_a_curve_from_its_first_step_on():
-    indexer, memory = loss_curves(rows(1000, memory_from=900), points=100)
-    assert (indexer.name, memory.name) == ("loss indexer", "loss memory-knorm")
-    assert len(indexer.points) <= 101
-    assert (indexer.points[0], memory.points[0][0]) == ((0, 1.0), 900)
-    assert indexer.points[-1] == (999, pytest.approx(sum(1 / (n + 1) for n in range(990, 1000)) / 10))
-    assert [step for step, _ in indexer.points] == sorted({step for step, _ in indexer.points})
-
-
-def test_a_curve_of_one_step_is_a_point():
-    assert loss_curves(rows(1))[0].points == ((0, 1.0),)
+def test_every_module_has_the_mean_of_its_last_losses():
+    losses = recent_losses(rows(1000, memory_from=995))
+    assert losses == {
+        "loss indexer": pytest.approx(sum(1 / (n + 1) for n in range(990, 1000)) / 10),
+        "loss memory-knorm": 0.5,
+    }
+    assert recent_losses(rows(1)) == {"loss indexer": 1.0, "loss memory-knorm": 0.5}
 
 
 def test_worst_layers_are_no_module():

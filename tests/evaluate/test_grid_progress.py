@@ -12,7 +12,7 @@ from indexmem.evaluate.digest import KEPT_FAILURES, Digest
 from indexmem.evaluate.progress import Progress
 from indexmem.evaluate.rows import base_row, failed_row
 from indexmem.evaluate.scores import MAX_BUDGETS, MAX_METHODS, PartialScores
-from indexmem.live.status import Failure
+from indexmem.progress.status import FailureNote
 
 
 @pytest.fixture
@@ -61,15 +61,15 @@ def test_the_status_of_the_moment(clock):
     assert progress.line() == "0/500 rows"
     progress.start()
     clock.now += 10
-    progress.add(digest(97, 3, batch_rows=7, cache_bytes=2**20, failures=(Failure("old", "x"),)))
+    progress.add(digest(97, 3, batch_rows=7, cache_bytes=2**20, failures=(FailureNote("old", "x"),)))
     progress.actors, progress.note = 4, "waiting"
     assert progress.line() == "100/500 rows  3 failed  10 rows/s  about 40 s left  4 actors  waiting"
-    progress.add(digest(400, failures=(Failure("new", "y"),)))
+    progress.add(digest(400, failures=(FailureNote("new", "y"),)))
     progress.actors, progress.note = 1, ""
     assert progress.line() == "500/500 rows  3 failed  50 rows/s  1 actor"
     status = progress.status()
     assert [failure.where for failure in status.failures] == ["new", "old"]
-    assert (status.kind, status.batch_rows, status.tokens_per_second) == ("grid", None, None)
+    assert (status.batch_rows, status.tokens_per_second) == (None, None)
 
 
 def test_a_digest_says_of_rows_what_the_driver_needs(tmp_path):
@@ -90,7 +90,7 @@ def test_a_digest_says_of_rows_what_the_driver_needs(tmp_path):
     assert (found.prefilled_tokens, found.decoded_tokens, found.tokens) == (100, 10, 110)
     assert (found.batch_rows, found.cache_bytes) == (6, 900)
     assert len(found.failures) == KEPT_FAILURES
-    assert found.failures[-1] == Failure("null 50% null_a/0", "ValueError: no [31m 6")
+    assert found.failures[-1] == FailureNote("null 50% null_a/0", "ValueError: no [31m 6")
     empty = Digest.of([], "null_a", cells)
     assert (empty.done, empty.cache_bytes, empty.failures) == (0, 0, ())
 
@@ -112,10 +112,7 @@ def test_partial_scores_are_means_over_benchmarks_of_what_is_there():
     scores.add(Digest("b", np.array([0.5, 0, 2, 0]), np.array([1, 0, 2, 0]), np.array([0, 1, 0, 0])))
     table = scores.table()
     assert table.budgets == ("50%", "75%")
-    assert [(m.method, m.means, m.rows) for m in table.methods] == [
-        ("x", (0.75, None), (3, 0)),
-        ("y", (0.75, None), (4, 0)),
-    ]
+    assert [(m.method, m.means) for m in table.methods] == [("x", (0.75, None)), ("y", (0.75, None))]
     assert (scores.cells, scores.cells_done, scores.cells_failing) == (8, 3, 1)
     scores.stored("b", np.full((2, 4), 1, np.float32))
     assert scores.table().methods[0].means == (1.0, 1.0), "what the store holds replaces what was counted"

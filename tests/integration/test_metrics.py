@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from indexmem.config.schema import DistillConfig
-from indexmem.live.ray_metrics import COUNTERS, GAUGES, HISTOGRAMS
+from indexmem.progress.ray_metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards" / "grafana"
 PROMETHEUS = shutil.which("prometheus")

@@ -122,14 +122,13 @@ class NullLoad:
 
 
 def main(root: str, address: str, seconds: str, *overrides: str) -> int:
-    from indexmem.commands.terminal import say
     from indexmem.evaluate.fanout import evaluate_on_ray
-    from indexmem.live.lines import Meter
+    from indexmem.progress.view import LogLines, say
     from indexmem.runtime import cluster
 
     spec = null_spec(Path(root), *overrides)
     load = NullLoad(float(seconds), str(Path(root) / "calm"))
-    meter = Meter(say, 1.0)
+    meter = LogLines(say, 1.0)
     try:
         with cluster(None if address == "local" else address, cpus=2):
             progress = evaluate_on_ray(spec, null_plan(spec), PROVENANCE, lambda now: meter(now.status()), load)

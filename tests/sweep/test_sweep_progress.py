@@ -39,7 +39,7 @@ def test_the_record_counts_and_names_the_best(monkeypatch):
     assert (status.done, status.failed, status.actors) == (5, 1, 1)
     assert status.rate == 2.5 / 20, "two whole trials and a half since the start"
     assert status.eta_seconds == (8 - 4.5) / status.rate
-    assert status.curves[0].points == ((0, 0.5), (3, 0.75), (4, 0.75))
+    assert status.measured == {"best score": 0.75}
     assert status.note == "1 stopped early  best trial 3: score 0.75 (indexer.dim=3, memory.decay=0.1235)"
     assert [failure.where for failure in status.failures] == ["trial 2"]
     assert "best score 0.7500" in status.line()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from signal import Signals
 
-from indexmem.commands.terminal import PROGRESS_SECONDS, say
 from indexmem.commands.training import (
     TrainingWatch,
     describe_losses,
@@ -21,12 +20,12 @@ from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import check_geometry, read_config
 from indexmem.files import check_writable
-from indexmem.live.view import LiveView
 from indexmem.models.backbone import check_packing, inspect, load_tokenizer
 from indexmem.models.geometry import Geometry
 from indexmem.models.prompt import encode
 from indexmem.models.rereading import LEAD_IN, most_read_again
 from indexmem.models.shipped import checkpoint_folder
+from indexmem.progress.view import ProgressView, say
 from indexmem.runtime import check_resources, cluster, wait_for_nodes
 from indexmem.tracking.mlflow_sink import MlflowSink
 
@@ -50,7 +49,7 @@ def distill_spec(experiment: Experiment, *, dry_run: bool = False, address: str 
     else:
         from indexmem.distill.train import train
 
-        view = LiveView.open(run_root(experiment), experiment.name, "training", say, PROGRESS_SECONDS)
+        view = ProgressView.open(f"{experiment.name} training")
         with view, cluster(address, cpus=None if address else config.workers):
             gpus = 1 if config.use_gpu else 0
             workers = config.min_workers or config.workers

@@ -5,7 +5,6 @@ from __future__ import annotations
 from signal import Signals
 
 from indexmem.commands.grid_results import NOT_RANKED, mirror_grid, print_scores, write_grid_report
-from indexmem.commands.terminal import PROGRESS_SECONDS, say
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.engine.decode import CPU_BATCH_BYTES
@@ -13,7 +12,7 @@ from indexmem.evaluate.budgets import Footprint
 from indexmem.evaluate.grid import GridPlan, plan
 from indexmem.eviction.methods.simple import FullCache
 from indexmem.files import check_writable
-from indexmem.live.view import LiveView
+from indexmem.progress.view import ProgressView, say
 from indexmem.runtime import cluster, wait_for_nodes
 from indexmem.tracking.links import grid_links
 from indexmem.tracking.mlflow_runs import public
@@ -36,7 +35,7 @@ def evaluate_spec(experiment: Experiment, *, dry_run: bool = False, address: str
         from indexmem.evaluate.fanout import evaluate_on_ray
 
         config = experiment.grid
-        view = LiveView.open(run_root(experiment), experiment.name, "grid", say, PROGRESS_SECONDS)
+        view = ProgressView.open(f"{experiment.name} grid")
         with view, cluster(address):
             wait_for_nodes(1, config.cpus_per_actor, config.gpus_per_actor, experiment.run.wait_for_nodes, say)
             progress = evaluate_on_ray(experiment, grid, provenance(), lambda progress: view.watch(progress.status))

@@ -6,11 +6,11 @@ import datetime as dt
 from collections.abc import Sequence
 from signal import Signals
 
-from indexmem.commands.terminal import say
 from indexmem.config.nightly import NightlySpec
 from indexmem.errors import UserError
 from indexmem.files import check_writable, write_whole
 from indexmem.lease import Leases
+from indexmem.progress.view import say
 from indexmem.schedule.drive import Drive, to_do
 from indexmem.schedule.judge import judge
 from indexmem.schedule.night import Night, Nights

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from indexmem.commands.terminal import say
 from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
+from indexmem.progress.view import say
 from indexmem.submit.job import PACKAGE, Job, describe, environment
 from indexmem.submit.upload import Upload, check_size, plan_upload
 from indexmem.tracking.published import DASHBOARD_VARIABLE

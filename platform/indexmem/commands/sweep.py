@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from indexmem.commands.distill import check_distill
-from indexmem.commands.terminal import PROGRESS_SECONDS, say
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.errors import UserError
 from indexmem.files import check_writable
 from indexmem.lease import Leases
-from indexmem.live.view import LiveView
+from indexmem.progress.view import ProgressView, say
 from indexmem.results.sweeps import FAILED, Sweep, Trial
 from indexmem.runtime import cluster, wait_for_nodes, workers_on
 from indexmem.sweep.ledger import Ledger
@@ -100,7 +99,7 @@ def _run(
     experiment, size = plan.space.experiment, plan.resources
     progress, sink = SweepProgress(plan.space.longest if trains(experiment) else 0), SweepSink.open(experiment)
     published = time.monotonic()
-    view = LiveView.open(run_root(experiment), experiment.name, "sweep", say, PROGRESS_SECONDS)
+    view = ProgressView.open(f"{experiment.name} sweep")
 
     def watch(sweep: Sweep) -> None:
         nonlocal published

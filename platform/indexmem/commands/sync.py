@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from indexmem.commands.grid_results import mirror_grid, report_path
 from indexmem.commands.sweep import sync_sweep
-from indexmem.commands.terminal import say
 from indexmem.commands.training import publish_training, read_history
 from indexmem.config.schema import Experiment
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import plan
+from indexmem.progress.view import say
 from indexmem.tracking.mlflow_runs import public
 from indexmem.tracking.mlflow_sink import MlflowSink
 

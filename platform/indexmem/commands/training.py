@@ -6,15 +6,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from indexmem.commands.terminal import PROGRESS_SECONDS, say
 from indexmem.config.schema import Experiment
 from indexmem.distill.history import History
 from indexmem.distill.progress import training_status
 from indexmem.distill.runs import DistillRun
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.eviction.checkpoint import read_config, weights_hash
-from indexmem.live.view import LiveView
 from indexmem.models.backbone import inspect
+from indexmem.progress.view import LINE_SECONDS, ProgressView, say
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.tracking.models import Checkpoint
 
@@ -75,13 +74,13 @@ def _checkpoint(run: DistillRun) -> Checkpoint:
 class TrainingWatch:
     """Shows a training while it runs, and mirrors its metrics to MLflow now and then."""
 
-    def __init__(self, experiment: Experiment, run: DistillRun, sink: MlflowSink | None, view: LiveView) -> None:
+    def __init__(self, experiment: Experiment, run: DistillRun, sink: MlflowSink | None, view: ProgressView) -> None:
         self.experiment, self.run, self.sink, self.view = experiment, run, sink, view
         self.published_at, self.published_step = time.monotonic(), -1
 
     def __call__(self, history: Sequence[dict[str, Any]]) -> None:
         self.view(training_status(self.experiment, history))
-        if self.sink is None or not history or time.monotonic() - self.published_at < PROGRESS_SECONDS:
+        if self.sink is None or not history or time.monotonic() - self.published_at < LINE_SECONDS:
             return
         if history[-1]["step"] != self.published_step:
             self.sink.publish_distill(self.experiment, self.run.id, history)

@@ -1,49 +1,81 @@
-"""`indexmem ui`: the report server and MLflow on one run root, until Ctrl-C ends both."""
+"""`indexmem ui`: MLflow on one run root, until Ctrl-C ends it, and where everything is."""
 
 from __future__ import annotations
 
+import json
 import signal
-import threading
-from contextlib import ExitStack
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from indexmem.errors import UserError
-from indexmem.serve.server import ReportServer
 from indexmem.tracking.server import MlflowServer
 
+START_SECONDS = 60.0  # until MLflow answers; its first start makes tables
+LOOK_SECONDS = 0.3
+SHOWN_REPORTS = 10
 
-def ui(root: Path, port: int, mlflow_port: int) -> int:
-    """Serve `root` on 127.0.0.1, say where, and return 0 when told to end.
 
-    Raises UserError when there is nothing to serve, a port is taken, or MLflow ends by itself.
+def ui(root: Path, port: int) -> int:
+    """Say where reports lie, serve the MLflow of `root` on 127.0.0.1, and return 0 when told to end.
+
+    Raises UserError when there is nothing to serve, the port is taken, or MLflow ends by itself.
     """
     if not root.is_dir():
         raise UserError(f"No results at {root}. Run an experiment first: `make quickstart`, or name a root: --root.")
-    if port == mlflow_port:
-        raise UserError(f"--port and --mlflow-port are both {port}; choose two ports.")
+    _print_reports(root)
+    if not MlflowServer.database(root).is_file():
+        raise UserError(
+            f"No runs are published in {root} yet. Run an experiment first, or publish what is stored with "
+            "`indexmem sync SPEC`. Where a tracking server is used, its runs are there."
+        )
     signal.signal(signal.SIGTERM, _as_ctrl_c)
     try:
-        _serve(root, port, mlflow_port)
+        _serve(root, port)
     except KeyboardInterrupt:
         return 0
 
 
-def _serve(root: Path, port: int, mlflow_port: int) -> NoReturn:
-    with ExitStack() as servers:
-        reports = servers.enter_context(ReportServer(root, port))
-        published = MlflowServer.database(root).is_file()
-        mlflow = servers.enter_context(MlflowServer(root, mlflow_port)) if published else None
-        print(f"Runs and reports: {reports.url}", flush=True)
-        nothing = "nothing is published in this root yet; start again after the first run"
-        print(f"MLflow:           {mlflow.url if mlflow else nothing}", flush=True)
-        print(f"Results in {root}; Ctrl-C ends both.", flush=True)
-        if mlflow is None:
-            threading.Event().wait()
-        else:
-            mlflow.wait()
+def _print_reports(root: Path) -> None:
+    """The newest reports and pages of nights, as files that a browser opens."""
+    pages = [*(root / "reports").glob("[!.]*.html"), *(root / "nightly").glob("*/*/report.html")]
+    pages.sort(key=lambda page: page.stat().st_mtime, reverse=True)
+    for page in pages[:SHOWN_REPORTS]:
+        print(f"Report: {page.as_uri()}", flush=True)
+    if len(pages) > SHOWN_REPORTS:
+        print(f"and {len(pages) - SHOWN_REPORTS} older ones in {root / 'reports'} and {root / 'nightly'}", flush=True)
+
+
+def _serve(root: Path, port: int) -> NoReturn:
+    with MlflowServer(root, port) as mlflow:
+        print(f"MLflow: {mlflow.url}  (starting)", flush=True)
+        for name, page in _experiment_pages(mlflow.url).items():
+            print(f"  {name}: {page}", flush=True)
+        print(f"Results in {root}; Ctrl-C ends MLflow.", flush=True)
+        mlflow.wait()
     raise UserError("MLflow ended by itself; its last lines above say why.")
+
+
+def _experiment_pages(url: str) -> dict[str, str]:
+    """Experiment -> address of its list of runs, once MLflow answers; nothing if it takes too long."""
+    body = json.dumps({"max_results": 100}).encode()
+    search = urllib.request.Request(
+        f"{url}/api/2.0/mlflow/experiments/search", body, {"Content-Type": "application/json"}
+    )
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        try:
+            with urllib.request.urlopen(search, timeout=START_SECONDS) as answer:
+                found = json.load(answer).get("experiments", [])
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            time.sleep(LOOK_SECONDS)
+            continue
+        pages = {e["name"]: f"{url}/#/experiments/{e['experiment_id']}/runs" for e in found if e["name"] != "Default"}
+        return {name: f"{page}?workflowType=machine_learning" for name, page in sorted(pages.items())}
+    return {}
 
 
 def _as_ctrl_c(number: int, frame: FrameType | None) -> None:

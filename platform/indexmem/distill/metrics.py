@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from indexmem.config.schema import Experiment
 from indexmem.distill.progress import Row, by_module, step_tokens
-from indexmem.live.ray_metrics import counter, gauge
+from indexmem.progress.ray_metrics import counter, gauge
 
 
 class TrainingMetrics:

@@ -6,26 +6,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from indexmem.config.schema import Experiment
-from indexmem.live.status import Curve, Status
+from indexmem.progress.status import RunStatus
 
 RECENT = 10  # steps that speed and loss are averaged over
-CURVE_POINTS = 200  # of a curve, however long the training
 
 Row = Mapping[str, Any]
 
 
-def training_status(experiment: Experiment, history: Sequence[Row]) -> Status:
-    """This moment, for people. history: all rows so far, by step."""
+def training_status(experiment: Experiment, history: Sequence[Row]) -> RunStatus:
+    """history: all rows so far, by step."""
     config = experiment.distill
     total = config.schedule.steps
     if not history:
-        return Status("training", "steps", total, actors=config.workers, note="waiting for the first step")
+        return RunStatus("steps", total, actors=config.workers, note="waiting for the first step")
     done = int(history[-1]["step"]) + 1
     recent = history[-RECENT:]
     tokens_per_second = sum(row["tokens_per_second"] for row in recent) / len(recent)
     rate = tokens_per_second / step_tokens(experiment)
-    return Status(
-        "training",
+    return RunStatus(
         "steps",
         total,
         done,
@@ -33,7 +31,7 @@ def training_status(experiment: Experiment, history: Sequence[Row]) -> Status:
         eta_seconds=(total - done) / rate,
         actors=config.workers,
         tokens_per_second=tokens_per_second,
-        curves=loss_curves(history),
+        measured=recent_losses(history),
     )
 
 
@@ -43,17 +41,13 @@ def step_tokens(experiment: Experiment) -> int:
     return config.sequences_per_step * config.length
 
 
-def loss_curves(history: Sequence[Row], points: int = CURVE_POINTS) -> tuple[Curve, ...]:
-    """Each module's loss by step, thinned to about `points`, ending in the mean of the last few steps."""
-    stride = -(-len(history) // points)
-    picked = history[::stride]
-    curves = []
+def recent_losses(history: Sequence[Row]) -> dict[str, float]:
+    """'loss <module>' -> mean over the last steps that have it, for the modules of the last step."""
+    means = {}
     for module in by_module(history[-1], "loss"):
-        values = [(int(row["step"]), by_module(row, "loss").get(module)) for row in picked]
         last = [value for row in history[-RECENT:] if (value := by_module(row, "loss").get(module)) is not None]
-        known = [(step, value) for step, value in values[:-1] if value is not None]
-        curves.append(Curve(f"loss {module}", (*known, (int(history[-1]["step"]), sum(last) / len(last)))))
-    return tuple(curves)
+        means[f"loss {module}"] = sum(last) / len(last)
+    return means
 
 
 def by_module(row: Row, prefix: str) -> dict[str, float]:

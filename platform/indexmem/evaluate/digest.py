@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from indexmem.evaluate.cells import Cell
 from indexmem.evaluate.rows import Row
-from indexmem.live.status import Failure
+from indexmem.progress.status import FailureNote
 from indexmem.results.schema import OK
 
 KEPT_FAILURES = 5  # of one unit, and of a whole run
@@ -31,7 +31,7 @@ class Digest:
     decoded_tokens: int = 0
     batch_rows: int = 0  # the largest decode batch
     cache_bytes: int = 0  # what that batch held, at the rows' mean size
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[FailureNote, ...] = ()
 
     @classmethod
     def of(cls, rows: Sequence[Row], benchmark: str, cells: Sequence[Cell]) -> Digest:
@@ -76,7 +76,7 @@ def _cache_bytes(row: Row) -> int:
     return sum(row[name] or 0 for name in ("kv_bytes", "indexer_bytes", "memory_bytes"))
 
 
-def _failure(row: Row) -> Failure:
-    return Failure.of(
+def _failure(row: Row) -> FailureNote:
+    return FailureNote.of(
         f"{row['method']} {row['budget']} {row['sample_id']}", f"{row['error_class']}: {row['error_message']}"
     )

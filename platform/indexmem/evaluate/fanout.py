@@ -21,7 +21,7 @@ from indexmem.evaluate.progress import Progress
 from indexmem.evaluate.units import Backlog, Mask
 from indexmem.evaluate.worker import Assignment, Load, load_evaluator
 from indexmem.lease import Leases
-from indexmem.live.ray_metrics import counter, gauge, histogram
+from indexmem.progress.ray_metrics import counter, gauge, histogram
 from indexmem.signals import StopSignals
 
 IN_FLIGHT = 2  # units at an actor, so that none waits for the driver; bounds what is computed and not yet stored

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from indexmem.evaluate.digest import KEPT_FAILURES, Digest
 from indexmem.evaluate.scores import PartialScores
-from indexmem.live.status import Failure, Status
+from indexmem.progress.status import FailureNote, RunStatus
 
 WINDOW_SECONDS = 120.0  # the rate is that of the last two minutes
 WINDOW_EVENTS = 8  # or of the last eight units, where units take longer
@@ -33,7 +33,7 @@ class Progress:
     note: str = ""  # what the run waits for, if anything
     stopped_by: int | None = None  # signal that ended the run early
     scores: PartialScores | None = None
-    failures: deque[Failure] = field(default_factory=lambda: deque(maxlen=KEPT_FAILURES))  # newest first
+    failures: deque[FailureNote] = field(default_factory=lambda: deque(maxlen=KEPT_FAILURES))  # newest first
     _tokens: int = 0
     _latest: Digest | None = None
     _events: deque[_Event] = field(default_factory=deque, repr=False)
@@ -74,11 +74,10 @@ class Progress:
         """Tokens that the models read and wrote per second lately; None before the first."""
         return self._per_second(lambda event: event.tokens)
 
-    def status(self) -> Status:
-        """This moment, for people."""
+    def status(self) -> RunStatus:
+        """How far the grid is now."""
         latest, scores = self._latest, self.scores
-        return Status(
-            kind="grid",
+        return RunStatus(
             unit="rows",
             total=self.total,
             done=self.done,

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from indexmem.evaluate.cells import Cell
 from indexmem.evaluate.digest import Digest
-from indexmem.live.status import MethodScores, Scores
+from indexmem.progress.status import MethodScores, ScoresSoFar
 
-MAX_METHODS, MAX_BUDGETS = 40, 16  # of the table: beyond, nobody reads it and every write would carry it
+MAX_METHODS, MAX_BUDGETS = 40, 16  # of the table: nobody reads a longer one
 
 
 class PartialScores:
@@ -56,31 +56,29 @@ class PartialScores:
         """Cells with a row that failed in this run."""
         return sum(int(np.count_nonzero(rows)) for rows in self._failed_C.values())
 
-    def table(self) -> Scores:
+    def table(self) -> ScoresSoFar:
         """Means over benchmarks, the best method first."""
         size = len(self._methods) * len(self._budgets)
-        sums, benchmarks, rows = np.zeros(size), np.zeros(size), np.zeros(size, np.int64)
+        sums, benchmarks = np.zeros(size), np.zeros(size)
         for name, place_C in self._place_C.items():
             score = np.bincount(place_C, self._score_C[name], size)
             finished = np.bincount(place_C, self._finished_C[name], size)
             seen = finished > 0
             sums[seen] += score[seen] / finished[seen]
             benchmarks += seen
-            rows += finished.astype(np.int64)
         shape = (len(self._methods), len(self._budgets))
         with np.errstate(invalid="ignore"):
-            mean_MB, rows_MB = (sums / benchmarks).reshape(shape), rows.reshape(shape)
+            mean_MB = (sums / benchmarks).reshape(shape)
         order = sorted(range(shape[0]), key=lambda number: -_mean(mean_MB[number]))[:MAX_METHODS]
         methods = tuple(
             MethodScores(
                 self._methods[number],
                 tuple(None if np.isnan(mean) else float(mean) for mean in mean_MB[number, :MAX_BUDGETS]),
-                tuple(map(int, rows_MB[number, :MAX_BUDGETS])),
             )
             for number in order
         )
         left_out = max(0, shape[0] - MAX_METHODS) + max(0, shape[1] - MAX_BUDGETS)
-        return Scores(tuple(self._budgets[:MAX_BUDGETS]), methods, left_out)
+        return ScoresSoFar(tuple(self._budgets[:MAX_BUDGETS]), methods, left_out)
 
     def _places(self, cells: Sequence[Cell]) -> NDArray[np.int64]:
         """Each cell's place in the flattened table of methods and budgets."""

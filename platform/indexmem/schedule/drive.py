@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from indexmem.config.nightly import NightBudget
-from indexmem.live.status import duration
+from indexmem.progress.status import duration
 from indexmem.schedule.night import Night, NightRecord, StepRecord, StepStatus
 from indexmem.schedule.process import SOME_FAILED, Execute, Limits, last_lines
 from indexmem.schedule.steps import Step

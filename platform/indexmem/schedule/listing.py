@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from indexmem.live.status import duration
+from indexmem.progress.status import duration
 from indexmem.schedule.night import Nights
 
 HEAD = ("night", "status", "rows", "failed", "worse", "better", "time", "commit", "page")

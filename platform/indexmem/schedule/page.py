@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from indexmem.files import write_whole
-from indexmem.live.status import duration
+from indexmem.progress.status import duration
 from indexmem.schedule.night import Night
 from indexmem.schedule.verdict import Change, MethodScore, Verdict
 

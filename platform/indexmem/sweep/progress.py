@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 
-from indexmem.live.status import Curve, Failure, Status
+from indexmem.progress.status import FailureNote, RunStatus
 from indexmem.results.sweeps import ENDED, FAILED, RUNNING, STOPPED, Sweep, Trial
 
 
@@ -18,16 +18,15 @@ class SweepProgress:
         self._steps = max(1, steps)
         self._started: tuple[float, float] | None = None  # time, and trials' worth of work that was done by then
 
-    def status(self, sweep: Sweep) -> Status:
-        """The record of this moment."""
+    def status(self, sweep: Sweep) -> RunStatus:
+        """How far the sweep is now."""
         now, work = time.monotonic(), self._work(sweep)
         if self._started is None:
             self._started = now, _ended(sweep)
         began, before = self._started
         rate = (work - before) / (now - began) if work > before and now > began else None
         counts = Counter(trial.status for trial in sweep.trials)
-        return Status(
-            kind="sweep",
+        return RunStatus(
             unit="trials",
             total=sweep.planned,
             done=len(sweep.trials) - counts[RUNNING],
@@ -36,8 +35,8 @@ class SweepProgress:
             eta_seconds=(sweep.planned - work) / rate if rate else None,
             actors=counts[RUNNING],
             note="  ".join(_notes(sweep, counts[STOPPED])),
-            failures=tuple(Failure.of(f"trial {t.number}", t.error) for t in reversed(sweep.trials) if t.error),
-            curves=(_best_so_far(sweep),),
+            failures=tuple(FailureNote.of(f"trial {t.number}", t.error) for t in reversed(sweep.trials) if t.error),
+            measured=_best(sweep),
         )
 
     def _work(self, sweep: Sweep) -> float:
@@ -66,11 +65,8 @@ def _notes(sweep: Sweep, stopped: int) -> list[str]:
     return ([f"{stopped} stopped early"] if stopped else []) + best
 
 
-def _best_so_far(sweep: Sweep) -> Curve:
-    """The first objective after every trial that has it, in the order of trials."""
-    objective, points = sweep.objectives[0], []
-    best = float("inf")
-    for trial in sweep.valued:
-        best = min(best, objective.sign * trial.metrics[objective.metric])
-        points.append((trial.number, objective.sign * best))
-    return Curve(f"best {objective.metric}", tuple(points))
+def _best(sweep: Sweep) -> dict[str, float]:
+    """The first objective's best value so far, if there is any."""
+    objective = sweep.objectives[0]
+    values = [objective.sign * trial.metrics[objective.metric] for trial in sweep.valued]
+    return {f"best {objective.metric}": objective.sign * min(values)} if values else {}

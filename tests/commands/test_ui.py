@@ -1,6 +1,7 @@
-"""`indexmem ui`: both servers up, one Ctrl-C ends both, and mistakes are told before anything starts."""
+"""`indexmem ui`: MLflow up, all addresses named, one Ctrl-C ends it, mistakes are told before anything starts."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,16 +14,13 @@ import pytest
 from waiting import wait_until
 
 from indexmem.cli import main
+from indexmem.tracking.mlflow_runs import connect
 
 
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
+def free_port() -> int:
+    with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+        return probe.getsockname()[1]
 
 
 def answers(port: int) -> bool:
@@ -54,51 +52,58 @@ def start(tmp_path):
         process.wait()
 
 
-def test_one_ctrl_c_ends_both_servers(start, tmp_path):
-    (tmp_path / "mlflow.db").touch()  # MLflow makes its tables in it
-    port, mlflow_port = free_ports(2)
-    process = start("--port", str(port), "--mlflow-port", str(mlflow_port))
-    wait_until(lambda: process.poll() is not None or (answers(port) and answers(mlflow_port)))
+def test_one_ctrl_c_ends_mlflow_and_all_is_named(start, tmp_path):
+    connect(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path).create_experiment("indexmem/eval")
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "smoke.html").touch()
+    port = free_port()
+    process = start("--port", str(port))
+    wait_until(lambda: process.poll() is not None or "Ctrl-C ends" in (tmp_path / "ui.log").read_text())
     assert process.poll() is None, "it ended"
+    assert answers(port)
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 1
     said = (tmp_path / "ui.log").read_text()
-    assert f"Runs and reports: http://127.0.0.1:{port}\n" in said
-    assert f"http://127.0.0.1:{mlflow_port}\n" in said
+    assert re.search(rf"indexmem/eval: http://127.0.0.1:{port}/#/experiments/\d+/runs\?workflowType=", said)
+    assert f"Report: {(tmp_path / 'reports' / 'smoke.html').as_uri()}\n" in said
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     assert process.wait(120) == 0
     assert psutil.wait_procs(children, timeout=20)[1] == [], "MLflow outlived its parent"
-    assert not answers(port) and not answers(mlflow_port)
+    assert not answers(port)
     assert "Traceback" not in (tmp_path / "ui.log").read_text()
 
 
-def test_without_anything_published_the_pages_are_served_alone_and_sigterm_ends_them(start, tmp_path):
-    port, mlflow_port = free_ports(2)
-    process = start("--port", str(port), "--mlflow-port", str(mlflow_port))
+def test_sigterm_ends_it_too(start, tmp_path):
+    (tmp_path / "mlflow.db").touch()  # MLflow makes its tables in it
+    port = free_port()
+    process = start("--mlflow-port", str(port))  # what the option was called
     wait_until(lambda: process.poll() is not None or answers(port))
     assert process.poll() is None, "it ended"
-    assert not answers(mlflow_port)
     process.terminate()
     assert process.wait(120) == 0
-    assert "nothing is published in this root yet" in (tmp_path / "ui.log").read_text()
 
 
-@pytest.mark.parametrize("which", ["--port", "--mlflow-port"])
-def test_a_taken_port_is_told_and_nothing_starts(tmp_path, capsys, which):
+def test_a_taken_port_is_told_and_nothing_starts(tmp_path, capsys):
     (tmp_path / "mlflow.db").touch()
-    before = psutil.Process().children()
-    ports = dict(zip(("--port", "--mlflow-port"), free_ports(2)))
+    before, port = psutil.Process().children(), free_port()
     with socket.socket() as other:
-        other.bind(("127.0.0.1", ports[which]))
+        other.bind(("127.0.0.1", port))
         other.listen()
-        options = [word for name, port in ports.items() for word in (name, str(port))]
-        assert main(["ui", "--root", str(tmp_path), *options]) == 2
-    assert f"cannot have port {ports[which]} on 127.0.0.1" in capsys.readouterr().err
+        assert main(["ui", "--root", str(tmp_path), "--port", str(port)]) == 2
+    assert f"cannot have port {port} on 127.0.0.1" in capsys.readouterr().err
     assert psutil.Process().children() == before
 
 
-def test_a_missing_root_and_equal_ports_are_told(tmp_path, capsys):
+def test_a_missing_root_is_told(tmp_path, capsys):
     assert main(["ui", "--root", str(tmp_path / "none")]) == 2
     assert "No results at" in capsys.readouterr().err
-    assert main(["ui", "--root", str(tmp_path), "--port", "5000"]) == 2
-    assert "choose two ports" in capsys.readouterr().err
+
+
+def test_without_anything_published_the_reports_are_named(tmp_path, capsys):
+    night = tmp_path / "nightly" / "main" / "2026-01-01"
+    night.mkdir(parents=True)
+    (night / "report.html").touch()
+    assert main(["ui", "--root", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert (night / "report.html").as_uri() in said.out
+    assert "No runs are published" in said.err

@@ -4,17 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexmem.live.status import MAX_TEXT, Curve, Failure, Status, duration, one_line, size
+from indexmem.progress.status import MAX_TEXT, FailureNote, RunStatus, duration, one_line, size
 
 
 def test_the_line_says_what_is_known():
-    assert Status("grid", "rows", 500).line() == "0/500 rows"
-    grid = Status("grid", "rows", 500, 100, 3, 10.0, 40.0, 4, note="waiting")
+    assert RunStatus("rows", 500).line() == "0/500 rows"
+    grid = RunStatus("rows", 500, 100, 3, 10.0, 40.0, 4, note="waiting")
     assert grid.line() == "100/500 rows  3 failed  10 rows/s  about 40 s left  4 actors  waiting"
-    curve = Curve("loss indexer", ((0, 1.0), (9, 0.25)))
-    training = Status("training", "steps", 80, 10, rate=1.5, tokens_per_second=1200.0, curves=(curve,))
+    training = RunStatus("steps", 80, 10, rate=1.5, tokens_per_second=1200.0, measured={"loss indexer": 0.25})
     assert training.line() == "10/80 steps  loss indexer 0.2500  1.5 steps/s  1200 tokens/s"
-    assert Status("grid", "rows", 9, 9, rate=2.0, eta_seconds=0.0, actors=1).line() == "9/9 rows  2 rows/s  1 actor"
+    assert RunStatus("rows", 9, 9, rate=2.0, eta_seconds=0.0, actors=1).line() == "9/9 rows  2 rows/s  1 actor"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def test_a_line_is_one_line_without_controls_whatever_it_was(text):
 
 
 def test_text_that_acts_on_terminals_is_disarmed_and_other_scripts_stay():
-    failure = Failure.of("a\nb", "\x1b[2J\u202egnp.exe שלום \u2066x" + "y" * 10_000)
+    failure = FailureNote.of("a\nb", "\x1b[2J\u202egnp.exe שלום \u2066x" + "y" * 10_000)
     assert failure.where == "a b"
     assert failure.reason.startswith("[2J gnp.exe שלום xy")
     assert failure.reason.endswith("y…")

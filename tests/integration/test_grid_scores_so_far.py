@@ -1,4 +1,4 @@
-"""A real grid and its live view: partial scores without reading the store again, also after a restart."""
+"""A real grid while it runs: partial scores without reading the store again, also after a restart."""
 
 import null_grid
 import numpy as np
@@ -7,9 +7,7 @@ from null_grid import PROVENANCE, NullLoad, null_plan, null_spec
 from ray import cloudpickle
 
 from indexmem.evaluate.fanout import evaluate_on_ray
-from indexmem.live.board import StatusFile, read_entry
-from indexmem.live.lines import Meter
-from indexmem.live.view import LiveView
+from indexmem.progress.view import LogLines, ProgressView
 from indexmem.results.store import RowStore
 
 pytestmark = pytest.mark.ray
@@ -25,7 +23,7 @@ def _ship_test_code(local_ray):
 
 def run(root, statuses, *overrides):
     spec = null_spec(root, *overrides)
-    with LiveView(StatusFile(root, "null", "grid"), Meter(statuses.append, 1.0)) as view:
+    with ProgressView(LogLines(statuses.append, 1.0)) as view:
         seen = []
         evaluate_on_ray(
             spec, null_plan(spec), PROVENANCE, lambda now: (seen.append(now.status()), view(seen[-1])), NullLoad()
@@ -40,7 +38,7 @@ def means(root, *overrides) -> list[float]:
     return np.mean(by_benchmark, axis=0).tolist()
 
 
-def test_the_file_follows_the_grid_and_a_restart_goes_on_from_what_is_stored(tmp_path, monkeypatch):
+def test_scores_follow_the_grid_and_a_restart_goes_on_from_what_is_stored(tmp_path, monkeypatch):
     looks = []
     read = RowStore.scores
     monkeypatch.setattr(RowStore, "scores", lambda self, *given: (looks.append(given), read(self, *given))[1])
@@ -48,15 +46,11 @@ def test_the_file_follows_the_grid_and_a_restart_goes_on_from_what_is_stored(tmp
     first = run(tmp_path, lines, "grid.samples=40")
     assert len(looks) == 2 * 2, "both benchmarks, before and after the cells were claimed, however many units"
     assert (first[0].done, first[-1].done, first[-1].total) == (0, 240, 240)
-    assert first[0].scores.methods[0].rows == (0, 0, 0)
+    assert first[0].scores.methods[0].means == (None, None, None)
     half = first[-1].scores.methods[0]
     assert half.means == pytest.approx(means(tmp_path, "grid.samples=40"))
-    assert half.rows == (80, 80, 80)
-    entry = read_entry(tmp_path / "live" / "null.grid.json")
-    assert (entry.state, entry.record.status.scores) == ("done", first[-1].scores)
 
     second = run(tmp_path, lines, "grid.samples=60")
-    assert (second[0].done, second[0].scores.methods[0].rows) == (240, (80, 80, 80))
-    assert second[-1].scores.methods[0].rows == (120, 120, 120)
+    assert (second[0].done, second[0].scores.methods[0].means) == (240, half.means)
     assert second[-1].scores.methods[0].means == pytest.approx(means(tmp_path, "grid.samples=60"))
     assert lines[-1].startswith("  360/360 rows")

@@ -1,4 +1,4 @@
-"""Progress as a picture that redraws itself, for terminals: bar, speed, scores so far, the last failure."""
+"""Progress as a picture that redraws itself, for terminals: bar, speed, scores so far, the last failures."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from indexmem.live.status import Scores, Status, duration, size
+from indexmem.progress.status import RunStatus, ScoresSoFar, duration, size
 
-MAX_METHODS, MAX_BUDGETS = 14, 8  # so that the picture fits a usual terminal
+MAX_METHODS, MAX_BUDGETS, MAX_FAILURES = 14, 8, 3  # so that the picture fits a usual terminal
 
 
 class Screen:
@@ -25,9 +25,9 @@ class Screen:
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
 
-    def __call__(self, status: Status) -> None:
+    def __call__(self, status: RunStatus) -> None:
         self._last = status.line()
-        self._live.update(picture(self._title, status), refresh=True)
+        self._live.update(draw_status(self._title, status), refresh=True)
 
     def close(self) -> None:
         """Leaves one line of it."""
@@ -36,7 +36,7 @@ class Screen:
             self._console.print(Text(f"  {self._last}"), soft_wrap=True)
 
 
-def picture(title: str, status: Status) -> RenderableType:
+def draw_status(title: str, status: RunStatus) -> RenderableType:
     """What the terminal shows. Text of others is never read as markup."""
     parts: list[RenderableType] = [_head(title, status)]
     facts = [
@@ -44,7 +44,7 @@ def picture(title: str, status: Status) -> RenderableType:
         f"{status.tokens_per_second:,.0f} tokens/s" if status.tokens_per_second else "",
         f"batches of {status.batch_rows} rows" if status.batch_rows else "",
         f"{size(status.cache_bytes)} of cache" if status.cache_bytes else "",
-        *(f"{curve.name} {curve.points[-1][1]:.4f}" for curve in status.curves if curve.points),
+        *(f"{name} {value:.4f}" for name, value in status.measured.items()),
     ]
     if any(facts):
         parts.append(Text("  " + " · ".join(filter(None, facts)), style="dim", overflow="ellipsis", no_wrap=True))
@@ -52,14 +52,14 @@ def picture(title: str, status: Status) -> RenderableType:
         parts.append(_scores(status.scores))
     if status.failed:
         parts.append(Text(f"  {status.failed} failed", style="red"))
-    for failure in status.failures[:1]:
+    for failure in status.failures[:MAX_FAILURES]:
         parts.append(Text(f"  {failure.where}: {failure.reason}", style="red", overflow="ellipsis", no_wrap=True))
     if status.note:
         parts.append(Text(f"  {status.note}", style="yellow"))
     return Group(*parts)
 
 
-def _head(title: str, status: Status) -> Table:
+def _head(title: str, status: RunStatus) -> Table:
     head = Table.grid(padding=(0, 2), expand=False)
     speed = f"{status.rate:.3g} {status.unit}/s" if status.rate else ""
     left = f"about {duration(status.eta_seconds)} left" if status.eta_seconds else ""
@@ -73,7 +73,7 @@ def _head(title: str, status: Status) -> Table:
     return head
 
 
-def _scores(scores: Scores) -> Table:
+def _scores(scores: ScoresSoFar) -> Table:
     """Mean scores in percent so far; a cell without a row yet is a dot."""
     budgets = scores.budgets[:MAX_BUDGETS]
     table = Table(box=None, padding=(0, 2), pad_edge=True, header_style="dim")

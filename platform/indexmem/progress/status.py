@@ -1,28 +1,22 @@
-"""How far a run is: one record for the terminal, the page and whoever reads the file.
-
-Times are seconds, sizes bytes.
-"""
+"""How far a run is: one record for the terminal and for logs. Times are in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-Kind = Literal["grid", "training", "sweep"]
-State = Literal["running", "done", "stopped", "failed"]
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 MAX_TEXT = 500  # characters of one failure's reason
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailureNote:
     """Something that did not work, in one line each."""
 
     where: str  # "knorm 75% niah_single_1/3"
     reason: str  # "OutOfMemoryError: ..."
 
     @classmethod
-    def of(cls, where: str, reason: str) -> Failure:
+    def of(cls, where: str, reason: str) -> FailureNote:
         return cls(one_line(where), one_line(reason))
 
 
@@ -32,52 +26,42 @@ class MethodScores:
 
     method: str
     means: tuple[float | None, ...]
-    rows: tuple[int, ...]  # finished ones that each mean is made of
 
 
 @dataclass(frozen=True)
-class Scores:
+class ScoresSoFar:
     """Partial scores, method x budget: means over benchmarks of the means over their finished rows."""
 
     budgets: tuple[str, ...]
-    methods: tuple[MethodScores, ...]
-    omitted: int = 0  # methods or budgets left out for size
+    methods: tuple[MethodScores, ...]  # the best first
+    omitted: int = 0  # methods left out for size
 
 
 @dataclass(frozen=True)
-class Curve:
-    """Something measured on the way, such as a loss."""
+class RunStatus:
+    """A run at one moment. None where nothing is known yet."""
 
-    name: str
-    points: tuple[tuple[int, float], ...]  # (step, value)
-
-
-@dataclass(frozen=True)
-class Status:
-    """A run at one moment. `rate` counts units per second lately; None where nothing is known yet."""
-
-    kind: Kind
     unit: str  # what is counted: "rows", "steps", "trials"
     total: int
     done: int = 0  # failed ones included
     failed: int = 0  # of those that this run did
-    rate: float | None = None
+    rate: float | None = None  # units per second lately
     eta_seconds: float | None = None
     actors: int = 0  # at work or ready for it
     tokens_per_second: float | None = None
     batch_rows: int | None = None  # decoded together lately
     cache_bytes: int | None = None  # what such a batch holds: K, V, indexer keys, memory
     note: str = ""  # what the run waits for, if anything
-    failures: tuple[Failure, ...] = ()  # the last ones, newest first
-    scores: Scores | None = None
-    curves: tuple[Curve, ...] = ()
+    failures: tuple[FailureNote, ...] = ()  # the last ones, newest first
+    scores: ScoresSoFar | None = None
+    measured: Mapping[str, float] = field(default_factory=dict)  # latest values by name, such as of losses
 
     def line(self) -> str:
         """For example '120/500 rows  3 failed  12.5 rows/s  about 30 s left  4 actors'."""
         parts = [f"{self.done}/{self.total} {self.unit}"]
         if self.failed:
             parts.append(f"{self.failed} failed")
-        parts += [f"{curve.name} {curve.points[-1][1]:.4f}" for curve in self.curves[:1] if curve.points]
+        parts += [f"{name} {value:.4f}" for name, value in list(self.measured.items())[:1]]
         if self.rate:
             parts.append(f"{self.rate:.3g} {self.unit}/s")
         if self.tokens_per_second:
