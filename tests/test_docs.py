@@ -116,4 +116,4 @@ def test_what_does_not_exist_is_found():
     ]
     text = "`Indexer.features`, `Indexer.gone`, `reference.dense_kl`, `target.scale=model`, `target.gone: 4`"
     assert unknown_names(text) == ["Indexer.gone", "target.gone"]
-    assert misplaced_names("`rank`, `gone`, `eviction/policy.py`") == ["gone in eviction/policy.py"]
+    assert misplaced_names("`rank`, `gone`, `eviction/ranking.py`") == ["gone in eviction/ranking.py"]

@@ -16,7 +16,8 @@ from indexmem.eviction.memory.attention import Part, merge, partial_attention
 from indexmem.eviction.memory.base import Evicted, LatentMemory
 from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.eviction.methods.learned import IndexerScores
-from indexmem.eviction.policy import keep, kept_count, rank
+from indexmem.eviction.ranking import keep, rank
+from indexmem.eviction.selection import tokens_left
 from indexmem.models.attention import LayerTap, output_weight, tapping
 from indexmem.models.backbone import Backbone
 
@@ -62,7 +63,7 @@ def measure(
             )
 
         for ratio in RATIOS:
-            count = kept_count(context, ratio)
+            count = tokens_left(context, ratio)
             kept = keep(ranking, count)
             plain = merge(over(kept), own)
             full = merge(over(kept), own, over(ranking[:, count:].long()))[0]

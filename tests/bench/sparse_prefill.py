@@ -31,7 +31,7 @@ from indexmem.engine.prefill_flops import prefill_flops
 from indexmem.engine.sparse_prefill import sparse_prefill
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.methods.learned import IndexerScores
-from indexmem.eviction.policy import kept_count
+from indexmem.eviction.selection import tokens_left
 from indexmem.models.attention import ATTENTION_NAME, register_attention
 from indexmem.models.backbone import Backbone
 from indexmem.models.geometry import Geometry
@@ -120,7 +120,7 @@ def measure(
         _row(tokens, 0.0, plain, plain, plain_flops, 0, {"rows": tokens, "pairs": tokens * (tokens + 1) // 2})
     ]
     for ratio in args.ratios:
-        count = kept_count(tokens, ratio)
+        count = tokens_left(tokens, ratio)
         sparse, counts = evicting(args, backbone, method, ids, count)
         flops = {"mlp_width": args.mlp, "projected": counts["rows"], "pairs": counts["pairs"]}
         without = prefill_flops(backbone.geometry, tokens, count, **flops)

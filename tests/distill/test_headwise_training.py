@@ -34,7 +34,8 @@ def test_a_training_window_loses_what_the_base_evicts(base):
         scene = trained.scene(tap, context, QUERIES, RATIO)
         scores = method.score(tap.prefix(context))
         for leaves_HC, scores_HC in zip(scene.leaves_BHC, scores):
-            kept = method.choose_layer(method.rank(scores_HC, 4), context, context * (1 - RATIO), tap.layer, 3)
+            selection = method.selection.of_layer(tap.layer, 3)
+            (kept,) = selection.choose([selection.rank(scores_HC, 4)], context, context * (1 - RATIO))
             for head, positions_K in enumerate(kept.positions_HK):
                 stays = (~leaves_HC[head]).nonzero().squeeze(1)
                 assert torch.equal(stays, positions_K.unique())

@@ -23,7 +23,7 @@ from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.decode_scorer import CachedTokens
 from indexmem.eviction.methods.registry import DECODING, make_method
-from indexmem.eviction.policy import rank
+from indexmem.eviction.ranking import rank
 from indexmem.models.attention import tapping
 
 PLENTY = 2**34

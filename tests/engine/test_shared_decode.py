@@ -129,7 +129,7 @@ class Reference:
     """One row in fp64, one score at a time: what its heads hold after each compression."""
 
     def __init__(self, row: DecodeRow, context_ids, taps):
-        self.method, self.sharing, self.taps = row.compression.method, row.compression.method.sharing, taps
+        self.method, self.selection, self.taps = row.compression.method, row.compression.method.selection, taps
         self.tokens = row.context_tokens
         hidden, keys = {}, {}
 
@@ -159,15 +159,15 @@ class Reference:
                 scores = dict(zip(self.held[n][h], self.scores(n, h, fed)))
                 always = {p for p in scores if p < SINKS or p > newest - WINDOW}
                 order = sorted(scores, key=lambda p: (-float("inf") if p in always else -scores[p], p))
-                sure = always | set(order[: max(SINKS + WINDOW, int(self.sharing.floor * BUDGET))])
+                sure = always | set(order[: max(SINKS + WINDOW, int(self.selection.floor * BUDGET))])
                 every += [((0 if p in sure else 1), 0 if p in sure else -scores[p], p, n, h) for p in scores]
-        if self.sharing.across == "model":
+        if self.selection.across == "model":
             stays = set(sorted(every)[: LAYERS * HEADS * BUDGET])
         else:
             stays = {x for n in range(LAYERS) for x in sorted(y for y in every if y[3] == n)[: HEADS * BUDGET]}
         kept = [[sorted(p for _, _, p, m, g in stays if (m, g) == (n, h)) for h in range(HEADS)] for n in range(LAYERS)]
-        for first in range(0, LAYERS, self.sharing.alike):
-            group = range(first, min(LAYERS, first + self.sharing.alike))
+        for first in range(0, LAYERS, self.selection.alike):
+            group = range(first, min(LAYERS, first + self.selection.alike))
             for h in range(HEADS):
                 common = sorted(set.intersection(*(set(kept[n][h]) for n in group)))
                 for n in group:

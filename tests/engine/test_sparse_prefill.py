@@ -16,14 +16,13 @@ from indexmem.engine.recompress import Compression
 from indexmem.engine.sparse_prefill import sparse_prefill
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.methods.learned import IndexerScores
-from indexmem.eviction.policy import kept_count
 from indexmem.eviction.reference import dense_attention, dense_importance
-from indexmem.eviction.sharing import EVEN, Sharing
+from indexmem.eviction.selection import PER_HEAD, Shared, tokens_left
 
 LENGTH, SINKS = 70, 3
 
 
-def scores_for(family, share_every=1, scope="kv_head", sharing=EVEN) -> IndexerScores:
+def scores_for(family, share_every=1, scope="kv_head", sharing=PER_HEAD) -> IndexerScores:
     torch.manual_seed(2)
     geometry = tiny_backbone(family).geometry
     config = IndexerConfig(share_every=share_every, scope=scope, pair_term=True, heads=2, dim=4, token_term=0)
@@ -94,7 +93,7 @@ def with_mask(family, ids, method, count, best=best_of_each):
 @pytest.mark.parametrize("family", FULL_FAMILIES)
 @pytest.mark.parametrize(("scope", "share_every", "ratio"), [("kv_head", 1, 0.7), ("layer", 2, 0.4)])
 def test_equals_layers_run_by_hand_with_a_mask(family, scope, share_every, ratio):
-    ids, method, count = random_ids(LENGTH), scores_for(family, share_every, scope), kept_count(LENGTH, ratio)
+    ids, method, count = random_ids(LENGTH), scores_for(family, share_every, scope), tokens_left(LENGTH, ratio)
     row = sparse_prefill(tiny_backbone(family), ids, method, count, SINKS).cache
     kept, keys, values = with_mask(family, ids, method, count)
     assert [layer.tolist() for layer in row.kept_HK] == [[head.tolist() for head in layer] for layer in kept]
@@ -110,7 +109,7 @@ def test_equals_layers_run_by_hand_with_a_mask(family, scope, share_every, ratio
 @pytest.mark.parametrize("share_every", [1, 2])
 def test_heads_of_a_layer_share_its_budget(family, share_every):
     ids, count = random_ids(LENGTH), 24
-    method = scores_for(family, share_every, sharing=Sharing("layer", 0.5))
+    method = scores_for(family, share_every, sharing=Shared("layer", 0.5))
     row = sparse_prefill(tiny_backbone(family), ids, method, count, SINKS).cache
     kept, keys, values = with_mask(family, ids, method, count, best_of_both)
     for layer in range(3):

@@ -18,7 +18,6 @@ from indexmem.config.modules import IndexerConfig, MemoryConfig
 from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
-from indexmem.evaluate.budgets import BudgetError, Footprint, check_bytes, check_kept
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.cells import Cell, Task
 from indexmem.evaluate.eviction_rules import check_budgets
@@ -26,6 +25,7 @@ from indexmem.evaluate.grid import _cells, plan
 from indexmem.evaluate.prepare import prepare
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.context import RowCache
+from indexmem.eviction.footprint import BudgetError, Footprint, check_bytes, check_kept
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.memory.base import MemoryShape
 from indexmem.eviction.memory.stack import MemoryStack
@@ -33,6 +33,7 @@ from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.kvpress_scores import PyramidKV
 from indexmem.eviction.methods.registry import make_method
 from indexmem.eviction.methods.simple import FullCache, Random
+from indexmem.eviction.selection import PerHead
 from indexmem.models.geometry import Geometry
 
 LENGTH = 150
@@ -261,8 +262,8 @@ def test_every_method_keeps_what_is_requested(tmp_path, length):
             continue
         for target in (length * 0.75, 0.4 * length, 33.7, 12):
             row = method.compress(done.context, done.rankings_HL[name], target)
-            check_kept(row, target, method.slack)
-            check_bytes(row, Footprint.of(method, backbone.geometry, length, 4), target, method.slack)
+            check_kept(row, target, method.selection.slack)
+            check_bytes(row, Footprint.of(method, backbone.geometry, length, 4), target, method.selection.slack)
     assert len(methods) - len(done.errors) > 20
 
 
@@ -276,16 +277,22 @@ def test_a_pyramid_has_the_requested_size_where_kvpress_falls_back_and_where_lay
     length, share, layers, window
 ):
     method = PyramidKV(PyramidKVPress(window_size=window))
-    kept = [method.kept(length, length * share, layer, layers) for layer in range(layers)]
+    kept = [method.selection.count(length, length * share, layer, layers) for layer in range(layers)]
     assert 1 <= min(kept) <= max(kept) <= length
     assert abs(sum(kept) / layers - length * share) <= 1
+
+
+class Half(PerHead):
+    """Ignores its budget."""
+
+    def count(self, tokens: int, target: float, layer: int, layers: int) -> int:
+        return tokens // 2
 
 
 class Deaf(Random):
     """Ignores its budget."""
 
-    def kept(self, tokens: int, target: float, layer: int, layers: int) -> int:
-        return tokens // 2
+    selection = Half()
 
 
 class Hoarder(Random):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from tiny_models import random_ids, tiny_backbone
@@ -15,6 +17,7 @@ from indexmem.evaluate.trial import try_parameters
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
 from indexmem.eviction.methods.simple import Random
+from indexmem.eviction.selection import PerHead
 
 CONTEXT = MethodContext(tiny_backbone().geometry)
 
@@ -92,12 +95,29 @@ def test_the_trial_draws_no_random_numbers_of_ours():
     assert torch.equal(torch.rand(2), expected)
 
 
+class FailingSelection(PerHead):
+    """As `Failing` says."""
+
+    def __init__(self, maybe: Callable[[str], None]) -> None:
+        super().__init__()
+        object.__setattr__(self, "maybe", maybe)
+
+    def rank(self, scores_HL, sinks):
+        self.maybe("rank")
+        return super().rank(scores_HL, sinks)
+
+    def choose(self, rankings, tokens, target):
+        self.maybe("choose")
+        return super().choose(rankings, tokens, target)
+
+
 class Failing(Random):
     """Raises in one of the places where a method is asked."""
 
     def __init__(self, place: str, error: type[Exception]) -> None:
         super().__init__()
         self.place, self.error = place, error
+        self.selection = FailingSelection(self._maybe)
 
     def _maybe(self, place: str) -> None:
         if place == self.place:
@@ -107,14 +127,6 @@ class Failing(Random):
         self._maybe("score")
         return super().score(tap)
 
-    def rank(self, scores_HL, sinks):
-        self._maybe("rank")
-        return super().rank(scores_HL, sinks)
-
-    def kept(self, tokens, target, layer, layers):
-        self._maybe("kept")
-        return super().kept(tokens, target, layer, layers)
-
     def indexer_bytes(self, lengths, element_size):
         self._maybe("bytes")
         return 0
@@ -123,7 +135,7 @@ class Failing(Random):
 @pytest.mark.parametrize(
     "error", [AssertionError, ZeroDivisionError, KeyError, TypeError, AttributeError, RuntimeError]
 )
-@pytest.mark.parametrize("place", ["score", "rank", "kept", "bytes"])
+@pytest.mark.parametrize("place", ["score", "rank", "choose", "bytes"])
 def test_whatever_a_method_raises_costs_its_own_rows(place, error):
     methods = {"good": Random(), "bad": Failing(place, error), "other": Random(seed=1)}
     cells = [Cell(name, MethodConfig(name=name), Budget.of_ratio(0.5), "b", "b", "") for name in methods]

@@ -30,7 +30,7 @@ from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.crosslayer import RunningMean, RunningMeanConfig
 from indexmem.eviction.methods.registry import make_method
 from indexmem.eviction.methods.simple import Random
-from indexmem.eviction.policy import rank
+from indexmem.eviction.ranking import rank
 from indexmem.eviction.reference import slow_entropy, slow_gated_mean, slow_probabilities
 
 ENTROPY_GATES = ("entropy_skip_high", "entropy_skip_low")

@@ -105,7 +105,7 @@ def test_any_budget_is_met_and_goes_to_the_best_heads(scores, tokens, data):
     target = data.draw(st.floats(1, tokens))
     method = DuoAttention(CONTEXT, sink_size=3, recent_size=7)
     ranking = torch.stack((torch.tensor(scores), torch.full((len(scores),), 3.0)), dim=1)
-    kept_XL = method.sharing.mark(ranking, tokens, target)
+    kept_XL = method.selection.mark(ranking, tokens, target)
     counts_X = kept_XL.sum(1)
     assert abs(int(counts_X.sum()) - len(scores) * target) < 1 + 1e-3
     window = min(10, tokens, int(len(scores) * target + 1e-6) // len(scores))

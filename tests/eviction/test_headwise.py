@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from indexmem.eviction.headwise import best_of_all, ragged, ragged_layers, two_stages
+from indexmem.eviction.kept import ragged, ragged_layers
+from indexmem.eviction.ranking import best_of_all, two_stages
 
 scores = st.tuples(st.integers(1, 4), st.integers(1, 12)).flatmap(
     lambda shape: arrays("float32", shape, elements=st.sampled_from([-1.5, 0.0, 0.25, 3.0, float("inf")]))

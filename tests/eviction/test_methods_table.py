@@ -44,7 +44,7 @@ def test_the_table_says_what_the_code_does(tmp_path):
     backbone, rows = tiny_backbone(), documented()
     methods = every_method(backbone.geometry, tmp_path)
     duo = methods["duo_attention"]
-    duo.sharing = replace(duo.sharing, sink_size=4, recent_size=16)  # windows smaller than the context
+    duo.selection = replace(duo.selection, sink_size=4, recent_size=16)  # windows smaller than the context
     done = prefill(backbone, random_ids(LENGTH), methods, sinks=4)
     assert not done.errors
     for name, method in methods.items():

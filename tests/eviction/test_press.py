@@ -32,8 +32,9 @@ from indexmem.eviction.checkpoint import read_config, weights_hash
 from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
-from indexmem.eviction.policy import keep, kept_count
 from indexmem.eviction.press import IndexerPress, IndexMemPress, MemoryPress
+from indexmem.eviction.ranking import keep
+from indexmem.eviction.selection import tokens_left
 
 QUESTIONS = ["What does page 5 tell of?", "And where is the lantern, again?"]
 
@@ -92,7 +93,7 @@ def test_keeps_what_our_engine_keeps(tmp_path, settings, ratio):
     done = prefill(backbone, random_ids(LENGTH), {"indexer": method}, SINKS)
     cache = filled(plain(), IndexerPress.from_pretrained(folder, compression_ratio=ratio))
     for layer, ranking in enumerate(done.rankings_HL["indexer"]):
-        kept_HK = keep(ranking, kept_count(LENGTH, ratio))
+        kept_HK = keep(ranking, tokens_left(LENGTH, ratio))
         expected = done.context.keys_HLd[layer].gather(1, kept_HK[..., None].expand(-1, -1, 16))
         torch.testing.assert_close(cache.layers[layer].keys[0], expected)
 

@@ -177,7 +177,7 @@ def test_shares_as_trained(tmp_path, trained, share, kind):
     again = kind.from_pretrained(press.save_pretrained(tmp_path / "b"), compression_ratio=0.7)
     for used in (press, again):
         indexer = getattr(used, "press", used)
-        assert indexer.sharing.across == share and indexer.trained == trained
+        assert indexer.selection.across == share and indexer.trained == trained
     assert filled(plain(), again).layers[0].keys.shape[2] == (int(LENGTH * 0.3) if share == "head" else LENGTH)
     if kind is IndexMemPress:
         again.detach()
@@ -187,7 +187,7 @@ def test_a_choice_is_of_the_press_not_of_its_folder(tmp_path):
     folder = checkpoint(tmp_path / "a", geometry_of(), trained={"target": {"loss": "bce"}})
     press = IndexerPress.from_pretrained(folder, 0.7, share="layer")
     again = IndexerPress.from_pretrained(press.save_pretrained(tmp_path / "b"), 0.7)
-    assert (press.sharing.across, again.sharing.across) == ("layer", "model")
+    assert (press.selection.across, again.selection.across) == ("layer", "model")
 
 
 def test_checkpoints_from_before_budgets_were_shared(tmp_path):
@@ -199,13 +199,13 @@ def test_checkpoints_from_before_budgets_were_shared(tmp_path):
         del config["modules"]["indexer"]["shape"][name]
     (new / CONFIG).write_text(json.dumps(config))
     press = IndexerPress.from_pretrained(new, 0.7)
-    assert press.sharing.is_even
+    assert not press.selection.shares
     assert torch.equal(filled(plain(), press).layers[1].keys, stays)
 
 
 def test_one_score_for_all_heads_cannot_be_shared_out(tmp_path):
     folder = checkpoint(tmp_path, geometry_of(), trained={"target": {"loss": "bce"}}, scope="layer")
-    assert IndexerPress.from_pretrained(folder, 0.5).sharing.is_even
+    assert not IndexerPress.from_pretrained(folder, 0.5).selection.shares
     with pytest.raises(UserError, match="scope=kv_head"):
         IndexMemPress.from_pretrained(folder, 0.5, share="layer")
 

@@ -16,7 +16,7 @@ from indexmem.engine.recompress import Compression, Recompression
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.decode_scorer import CachedTokens, WindowAttention
 from indexmem.eviction.methods.registry import make_method
-from indexmem.eviction.policy import newest_above_all, rank
+from indexmem.eviction.ranking import newest_above_all, rank
 
 LENGTH, SINKS, BUDGET = 240, 4, 14
 NEWEST = [*range(SINKS), *range(LENGTH - BUDGET + SINKS, LENGTH)]

@@ -23,7 +23,7 @@ from indexmem.eviction.checkpoint import read_config, save_modules, weights_hash
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
-from indexmem.eviction.policy import rank
+from indexmem.eviction.ranking import rank
 from indexmem.models.attention import tapping
 from indexmem.models.geometry import Geometry
 from indexmem.models.rereading import Readings

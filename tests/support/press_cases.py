@@ -14,7 +14,7 @@ from indexmem.eviction.memory.base import MemoryShape
 from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
-from indexmem.eviction.policy import kept_count
+from indexmem.eviction.selection import tokens_left
 from indexmem.models.geometry import Geometry
 
 SINKS = 4
@@ -92,7 +92,7 @@ def engine_row(family, folder, name, ratio, ids=None, **sharing):
     method = make_method(MethodConfig(name=name), MethodContext(backbone.geometry, checkpoint=str(folder), **sharing))
     done = prefill(backbone, random_ids(LENGTH) if ids is None else ids, {name: method}, SINKS)
     assert not done.errors
-    return method.compress(done.context, done.rankings_HL[name], kept_count(done.context.tokens, ratio))
+    return method.compress(done.context, done.rankings_HL[name], tokens_left(done.context.tokens, ratio))
 
 
 @torch.inference_mode()

@@ -8,8 +8,8 @@ from indexmem.commands.grid_results import NOT_RANKED, mirror_grid, print_scores
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.engine.decode import CPU_BATCH_BYTES
-from indexmem.evaluate.budgets import Footprint
 from indexmem.evaluate.grid import GridPlan, plan
+from indexmem.eviction.footprint import Footprint
 from indexmem.eviction.methods.simple import FullCache
 from indexmem.files import check_writable
 from indexmem.progress.view import ProgressView, say

@@ -22,7 +22,7 @@ from indexmem.engine.layer_stack import LayerStack
 from indexmem.engine.stopwatch import Stopwatch
 from indexmem.eviction.context import ContextCache, Window
 from indexmem.eviction.methods.base import EvictionMethod
-from indexmem.eviction.policy import has_nan, nan_error
+from indexmem.eviction.ranking import has_nan, nan_error
 from indexmem.models.attention import LayerTap, tapping
 from indexmem.models.backbone import Backbone
 from indexmem.models.prompt import BARE, PromptFormat
@@ -143,7 +143,7 @@ class _Scoring:
         if method.cross_layer:
             scores_NHL = torch.stack(method.combine(list(scores_NHL)))
         found_nan[label] = has_nan(scores_NHL)
-        self._done.rankings_HL[label] = list(method.rank(scores_NHL, self.sinks))
+        self._done.rankings_HL[label] = list(method.selection.rank(scores_NHL, self.sinks))
 
     def _refuse(self, found_nan: Mapping[str, Tensor]) -> None:
         """Leave out the methods whose scores hold NaN."""

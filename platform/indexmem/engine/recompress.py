@@ -22,12 +22,12 @@ from transformers import PreTrainedModel
 from indexmem.config.schema import EvictionConfig
 from indexmem.engine.cache import RaggedCache
 from indexmem.engine.positions import HeldPositions
-from indexmem.eviction.context import RowCache, lengths_of
+from indexmem.eviction.context import RowCache
+from indexmem.eviction.kept import Kept, everything, lengths_of, oldest_first
 from indexmem.eviction.memory.base import Evicted, LatentMemory
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.decode_scorer import CachedTokens, DecodeScorer
-from indexmem.eviction.policy import Kept, keep, oldest_first, rank
-from indexmem.eviction.sharing import Scored, Sharing
+from indexmem.eviction.selection import GrownLayer, Selection
 from indexmem.models.attention import LayerTap, attention_layers, output_weight, rotary_of, tapping, unrotate
 
 LARGEST = torch.finfo(torch.float32).min, torch.finfo(torch.float32).max  # of scores that compete
@@ -57,7 +57,7 @@ class _Group:
     """The rows that one method ranks."""
 
     scorer: DecodeScorer
-    sharing: Sharing
+    selection: Selection
     row_r: Tensor  # batch indices, ascending
 
 
@@ -66,7 +66,7 @@ class _Member:
     """A row as its scorer knows it."""
 
     scorer: DecodeScorer
-    sharing: Sharing
+    selection: Selection
     number: int  # among the scorer's rows
 
 
@@ -103,7 +103,7 @@ class Recompression:
             method = compressions[rows[0]].method
             scorer = method.decode_scorer([contexts[row][0] for row in rows])
             assert scorer is not None, "plan() refuses methods that cannot score while decoding"
-            self._groups.append(_Group(scorer, method.sharing, torch.tensor(rows, device=model.device)))
+            self._groups.append(_Group(scorer, method.selection, torch.tensor(rows, device=model.device)))
         self._scaling: dict[int, float] = {}  # layer -> the backbone's logit scale
 
     def watching(self) -> AbstractContextManager[dict[str, Any]]:
@@ -119,7 +119,7 @@ class Recompression:
         over_budget = bool((lengths_NR > lengths_NR.new_tensor(self._budget_R)).any())
         if over_budget or self.cache.free_columns < min(remaining, self.config.decode_every):
             members = self._members()
-            chosen = {row: self._choose_shared(row, of) for row, of in members.items() if not of.sharing.is_even}
+            chosen = {row: self._choose_shared(row, of) for row, of in members.items() if of.selection.shares}
             self.cache.repack(partial(self._keep, members, chosen))
             newest_R = torch.stack([layers[0].position_HT[0, -1] for layers in self._held])
             self._next_position = [newest + 1 for newest in newest_R.tolist()]  # a GPU is waited for once
@@ -147,7 +147,7 @@ class Recompression:
     def _members(self) -> dict[int, _Member]:
         """By batch row."""
         return {
-            row: _Member(group.scorer, group.sharing, number)
+            row: _Member(group.scorer, group.selection, number)
             for group in self._groups
             for number, row in enumerate(group.row_r.tolist())
         }
@@ -158,8 +158,8 @@ class Recompression:
         for layer, held_by_layer in enumerate(self._held[row]):
             key_HTd = self.cache.keys_of(row, layer)
             held = held_by_layer.up_to(self._next_position[row], key_HTd.shape[1])
-            scored.append(Scored(self._score(member, layer, key_HTd, held), held.position_HT, held.lengths_H))
-        kept = member.sharing.choose_held(scored, self._budget_R[row], self.config.always_kept)
+            scored.append(GrownLayer(self._score(member, layer, key_HTd, held), held.position_HT, held.lengths_H))
+        kept = member.selection.choose_grown(scored, self._budget_R[row], self.config.always_kept)
         lengths = lengths_of([x.positions_HK for x in kept], [x.counts_H for x in kept if x.counts_H is not None])
         return [_Choice(*both) for both in zip(kept, lengths, strict=True)]
 
@@ -167,11 +167,12 @@ class Recompression:
         """What a layer keeps whose heads have budgets of their own."""
         heads, tokens, _ = key_HTd.shape
         budget = self._budget_R[row]
-        if tokens <= budget:
-            index_HK = torch.arange(tokens, device=key_HTd.device).expand(heads, -1)
+        if tokens <= budget:  # nothing leaves, so nothing is scored
+            kept = everything(heads, tokens, key_HTd.device)
         else:
-            index_HK = keep(rank(self._score(member, layer, key_HTd, held), 0), budget)
-        return _Choice(Kept(index_HK), [index_HK.shape[1]] * heads)
+            grown = GrownLayer(self._score(member, layer, key_HTd, held), held.position_HT, held.lengths_H)
+            (kept,) = member.selection.choose_grown([grown], budget, self.config.always_kept)
+        return _Choice(kept, [kept.positions_HK.shape[1]] * heads)
 
     def _keep(
         self,
@@ -200,7 +201,7 @@ class Recompression:
         valid_HT = None if held.is_even else held.valid_HT
         cached = CachedTokens(member.number, layer, key_HTd, held.position_HT, self._scaling[layer], valid_HT)
         scores_HT = member.scorer.score(cached).float()
-        if not member.sharing.is_even:  # what a scorer protects competes: other heads need not hold as much of it
+        if member.selection.shares:  # what a scorer protects competes: other heads need not hold as much of it
             scores_HT = scores_HT.clamp(*LARGEST)
         return protect(scores_HT, held.position_HT, self.config.sinks, self.config.decode_window)
 

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from indexmem.engine.sparse_attention import attend_to_kept
 from indexmem.engine.stopwatch import Stopwatch
-from indexmem.eviction.context import IndexerKeys, RowCache, lengths_of
+from indexmem.eviction.context import IndexerKeys, RowCache
+from indexmem.eviction.kept import Kept, lengths_of
 from indexmem.eviction.methods.learned import IndexerScores
-from indexmem.eviction.policy import Kept, has_nan, nan_error
+from indexmem.eviction.ranking import has_nan, nan_error
 from indexmem.models.backbone import Backbone
 from indexmem.models.projection import attention_inputs, rotate
 
@@ -44,7 +45,7 @@ def sparse_prefill(
     """
     if sinks < 1:
         raise ValueError("before_prefill needs a first token that is always kept")
-    assert method.sharing.across != "model", "plan() refuses budgets that layers share"
+    assert method.selection.across != "model", "plan() refuses budgets that layers share"
     watch = Stopwatch(backbone.device)
     with watch.timing("all"):
         cache = _run(backbone, context_ids, method, target, sinks, watch)
@@ -100,7 +101,8 @@ def _choose(
     scores_HL = indexer.importance(features, lengths_B)[0].expand(method.indexers.geometry.kv_heads, -1)
     if has_nan(scores_HL):
         raise nan_error()
-    kept = method.sharing.choose_layer(method.sharing.rank(scores_HL, sinks), input_LD.shape[0], target)
+    ranking_HL = method.selection.rank(scores_HL, sinks)
+    (kept,) = method.selection.choose([ranking_HL], input_LD.shape[0], target)
     return kept, indexer.keys(features)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from indexmem.config.modules import TRAINED, IndexerConfig
 from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.errors import UserError
-from indexmem.evaluate.budgets import BudgetError, Footprint
 from indexmem.eviction.checkpoint import read_config
+from indexmem.eviction.footprint import BudgetError, Footprint
 from indexmem.eviction.indexer import NAME as INDEXER
 from indexmem.eviction.indexer import IndexerShape
 from indexmem.eviction.methods.base import EvictionMethod
@@ -94,13 +94,12 @@ def check_layers_alike(
     config: MethodConfig, method: EvictionMethod, geometry: Geometry, grid: GridConfig, equal_bytes: bool
 ) -> None:
     """Raises UserError for bytes that all layers share where a token costs more indexer keys in some than in others."""
-    sharing = method.sharing
     sizes = [str(budget) for budget in grid.requested if equal_bytes or budget.kind == "bytes"]
-    if sizes and sharing.across == "model" and geometry.layers % sharing.alike:
+    if sizes and method.selection.across == "model" and geometry.layers % method.layers_alike:
         raise UserError(
             f"grid.budgets: {sizes[0]} has no exact meaning in bytes for '{config.label}': its layers share a budget, "
-            f"its indexers serve {sharing.alike} layers each, and the last of {geometry.layers} layers fewer. Use "
-            "indexer.share=layer, or budgets in tokens without eviction.equal_bytes."
+            f"its indexers serve {method.layers_alike} layers each, and the last of {geometry.layers} layers fewer. "
+            "Use indexer.share=layer, or budgets in tokens without eviction.equal_bytes."
         )
 
 

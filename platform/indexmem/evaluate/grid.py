@@ -18,7 +18,6 @@ from indexmem.config.schema import Experiment, GridConfig, MethodConfig
 from indexmem.config.spec import cache_folder, content_hash, run_root
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
-from indexmem.evaluate.budgets import Footprint
 from indexmem.evaluate.cells import RETENTION_SAMPLES, Cell, Task
 from indexmem.evaluate.eviction_rules import (
     check_budgets,
@@ -30,6 +29,7 @@ from indexmem.evaluate.eviction_rules import (
 )
 from indexmem.evaluate.trial import try_parameters
 from indexmem.evaluate.units import Mask
+from indexmem.eviction.footprint import Footprint
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import FULL, make_method, needs_training
 from indexmem.models.backbone import fingerprint, inspect, load_tokenizer

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from indexmem.config.budget import Budget
 from indexmem.config.schema import EvictionConfig
 from indexmem.engine.faults import of_machine
 from indexmem.engine.prefill import prefill
 from indexmem.engine.recompress import Compression
 from indexmem.engine.sparse_prefill import sparse_prefill
-from indexmem.evaluate.budgets import BudgetError, Footprint, check_bytes, check_kept
 from indexmem.evaluate.cells import Cell
 from indexmem.eviction.context import RowCache
+from indexmem.eviction.footprint import BudgetError, Footprint, check_bytes, check_kept
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.learned import IndexerScores
 from indexmem.eviction.methods.registry import FULL
+from indexmem.eviction.selection import whole_tokens
 from indexmem.models.backbone import Backbone
 from indexmem.models.prompt import BARE, PromptFormat
 
@@ -63,12 +62,12 @@ def request(backbone: Backbone, tokens: int, cell: Cell, method: EvictionMethod,
     footprint = Footprint.of(method, backbone.geometry, tokens, backbone.model.dtype.itemsize)
     granted = footprint.granted(cell.budget, tokens, config.equal_bytes)
     compression, target = None, min(tokens, granted)
-    if cell.budget.kind == "ratio" and not method.sharing.is_even:
-        target = max(1, int(target))  # heads that share have as much as heads that do not
+    if cell.budget.kind == "ratio" and method.selection.shares:
+        target = whole_tokens(target, tokens)  # heads that share have as much as heads that do not
     if config.decode_budget is not None and cell.method.name != FULL:  # the full cache always grows
         compression = Compression(method, _held(footprint, cell.budget, granted, config), config)
         target = min(target, compression.budget)
-    slack = max(method.slack, float(method.sharing.alike > 1))  # layers that keep the same tokens leave out ties
+    slack = method.selection.slack
     return Request(footprint, target, slack, config.equal_bytes or cell.budget.kind == "bytes", compression)
 
 
@@ -127,14 +126,12 @@ def _after_prefill(
         label, method = cell.method.label, methods[cell.method.label]
         try:
             wanted = request(backbone, len(context_ids), cell, method, config)
-            rankings_HL = filled.rankings_HL[label]
-            if label in filled.errors:
-                if max(1, int(wanted.target)) < len(context_ids):
-                    done.errors[cell.id] = filled.errors[label]
-                    continue
-                # What keeps everything needs no ranking: contexts for long answers may be too short for one.
-                rankings_HL = [_as_they_come(backbone, len(context_ids), method)] * backbone.geometry.layers
-            cache = method.compress(filled.context, rankings_HL, wanted.target)
+            rankings = None if label in filled.errors else filled.rankings_HL[label]
+            # What keeps everything needs no ranking: contexts for long answers may be too short for one.
+            if rankings is None and whole_tokens(wanted.target, len(context_ids)) < len(context_ids):
+                done.errors[cell.id] = filled.errors[label]
+                continue
+            cache = method.compress(filled.context, rankings, wanted.target)
             wanted.check(cache)
         except Exception as error:  # the method cannot give this budget of this context, whatever it says
             if of_machine(error):
@@ -142,12 +139,6 @@ def _after_prefill(
             done.errors[cell.id] = error.with_traceback(None)
         else:
             done.ready[cell.id] = Prepared(cache, wanted.compression, filled.seconds, filled.score_seconds[label])
-
-
-def _as_they_come(backbone: Backbone, tokens: int, method: EvictionMethod) -> torch.Tensor:
-    """A ranking of all tokens by position."""
-    kinds = (method.kinds_of_scores,) if method.kinds_of_scores > 1 else ()
-    return method.rank(torch.zeros(*kinds, backbone.geometry.kv_heads, tokens, device=backbone.device), sinks=0)
 
 
 def _before_prefill(

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-import torch
 from torch import Tensor, nn
 
-from indexmem.eviction.policy import oldest_first
+from indexmem.eviction.kept import lengths_of, oldest_first
 
 if TYPE_CHECKING:
     from indexmem.eviction.memory.base import LatentMemory, MemoryState
@@ -75,13 +74,6 @@ class IndexerKeys(NamedTuple):
 
     key_Li: Tensor
     token_GL: Tensor | None = None  # what each token says alone, where the indexer has such a term
-
-
-def lengths_of(kept_HK: Sequence[Tensor], counts_H: Sequence[Tensor] | None) -> list[list[int]]:
-    """Tokens of each KV head, by layer. On a GPU this waits for the device once, if heads keep different numbers."""
-    if counts_H is None:
-        return [[positions_HK.shape[1]] * positions_HK.shape[0] for positions_HK in kept_HK]
-    return torch.stack(list(counts_H)).tolist()
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ from indexmem.eviction.checkpoint import SIZES, read_config, save_modules
 from indexmem.eviction.indexer import NAME, IndexerStack
 from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.kvpress_scores import window_by_age
-from indexmem.eviction.methods.learned import sharing_of
+from indexmem.eviction.methods.learned import selection_of
 from indexmem.eviction.methods.shared import SharingConfig
-from indexmem.eviction.policy import comparable, keep, kept_count, rank
 from indexmem.eviction.press_memory import AttachedMemories
 from indexmem.eviction.press_sharing import SharedBudget, check_maskable, mask
 from indexmem.eviction.press_sliding import fit_masks
-from indexmem.eviction.sharing import EVEN, Sharing
+from indexmem.eviction.ranking import comparable, keep, rank
+from indexmem.eviction.selection import PER_HEAD, PerHead, Shared, tokens_left
 from indexmem.files import expanded
 from indexmem.models.attention import layer_number
 from indexmem.models.geometry import Geometry
@@ -43,7 +43,7 @@ class IndexerPress(ScorerPress):
     """Keeps what the distilled indexer (eviction/indexer.py) scores highest, and the first `n_sink` tokens always.
 
     `share` says which heads share a budget, and `floor` how much of an even one each keeps in any case
-    (eviction/sharing.py). What is evicted of a shared budget stays in the cache, and is masked in the cache that was
+    (eviction/selection.py). What is evicted of a shared budget stays in the cache, and is masked in the cache that was
     filled last.
     """
 
@@ -58,7 +58,7 @@ class IndexerPress(ScorerPress):
     def __post_init__(self) -> None:
         """Raises UserError for a `share` or `floor` that is not allowed."""
         super().__post_init__()
-        _ = self.sharing  # raises
+        _ = self.selection  # raises
 
     @classmethod
     def from_pretrained(
@@ -85,10 +85,10 @@ class IndexerPress(ScorerPress):
         return save_modules({NAME: self.indexers}, folder, self.trained)
 
     @property
-    def sharing(self) -> Sharing:
+    def selection(self) -> PerHead | Shared:
         """Whose budget a head's tokens come out of."""
         SharingConfig.of({"share": self.share or "head", "floor": self.floor})  # raises
-        return sharing_of(self.share, self.floor, self.trained, self.indexers.shape)
+        return selection_of(self.share, self.floor, self.trained, self.indexers.shape)
 
     def post_init_from_model(self, model: PreTrainedModel) -> None:
         """Raises UserError when the indexer was trained for a model of other sizes."""
@@ -117,18 +117,18 @@ class IndexerPress(ScorerPress):
     def compress(
         self, module: nn.Module, hidden_states: Tensor, keys: Tensor, values: Tensor, attentions: Tensor, kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """As ScorerPress, but by our rule (eviction/policy.py): ties go to the earlier token, order is kept."""
+        """As ScorerPress, but by our rule (eviction/ranking.py): ties go to the earlier token, order is kept."""
         if self.compression_ratio == 0 or layer_number(module) is None:
             return keys, values
-        sharing = self.sharing
-        if not sharing.is_even:
+        selection = self.selection
+        if isinstance(selection, Shared):
             check_maskable(module)
         scores_BHL = self.score(module, hidden_states, keys, values, attentions, kwargs)
-        if sharing.is_even:
+        if not isinstance(selection, Shared):
             kept_BHK = keep_best(scores_BHL, self.compression_ratio)
             return take(keys, kept_BHK), take(values, kept_BHK)
         scores_BHL = comparable(scores_BHL, self.n_sink)
-        for settled, leaves_BHL in self._budget.settle(sharing, module, scores_BHL, self.compression_ratio):
+        for settled, leaves_BHL in self._budget.settle(selection, module, scores_BHL, self.compression_ratio):
             mask(settled, leaves_BHL)
         return keys, values
 
@@ -190,14 +190,14 @@ class MemoryPress(BasePress):
         scores_BHL = self.press.score(module, hidden_states, keys, values, attentions, kwargs)
         scores_BHL = window_by_age(self.press, scores_BHL)
         cache, rotary = kwargs["past_key_values"], kwargs["position_embeddings"]
-        sharing = self.press.sharing if isinstance(self.press, IndexerPress) else EVEN
-        if sharing.is_even:
+        selection = self.press.selection if isinstance(self.press, IndexerPress) else PER_HEAD
+        if not isinstance(selection, Shared):
             kept_BHK = keep_best(scores_BHL, self.compression_ratio, self.n_sink)
             leaves_BHL = torch.ones_like(scores_BHL, dtype=torch.bool).scatter_(2, kept_BHK, False)
             self._attached.write(module, cache, keys, values, leaves_BHL, rotary)
             return take(keys, kept_BHK), take(values, kept_BHK)
         scores_BHL = comparable(scores_BHL, self.n_sink)
-        for settled, leaves_BHL in self._budget.settle(sharing, module, scores_BHL, self.compression_ratio):
+        for settled, leaves_BHL in self._budget.settle(selection, module, scores_BHL, self.compression_ratio):
             held = cache.layers[int(settled.layer_idx)]  # type: ignore[arg-type]
             self._attached.write(settled, cache, held.keys, held.values, leaves_BHL, rotary, stay=True)
         return keys, values
@@ -232,7 +232,7 @@ class IndexMemPress(MemoryPress):
 def keep_best(scores_BHL: Tensor, ratio: float, n_sink: int = 0) -> Tensor:
     """Positions [B, H, K] that stay when a fraction `ratio` is evicted, ascending, the first `n_sink` among them."""
     ranking = rank(scores_BHL.flatten(0, 1), n_sink)
-    return keep(ranking, kept_count(scores_BHL.shape[-1], ratio)).unflatten(0, scores_BHL.shape[:2])
+    return keep(ranking, tokens_left(scores_BHL.shape[-1], ratio)).unflatten(0, scores_BHL.shape[:2])
 
 
 def take(x_BHLd: Tensor, kept_BHK: Tensor) -> Tensor:

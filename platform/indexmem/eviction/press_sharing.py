@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from indexmem.errors import UserError
-from indexmem.eviction.policy import kept_count
-from indexmem.eviction.sharing import Sharing
+from indexmem.eviction.selection import Shared, tokens_left
 from indexmem.models.attention import layer_number
 from indexmem.models.geometry import FULL, attention_kinds
 
@@ -27,23 +26,23 @@ class SharedBudget:
         self._scored: list[tuple[nn.Module, Tensor]] = []
 
     def settle(
-        self, sharing: Sharing, module: nn.Module, scores_BHL: Tensor, ratio: float
+        self, selection: Shared, module: nn.Module, scores_BHL: Tensor, ratio: float
     ) -> list[tuple[nn.Module, Tensor]]:
         """The layers whose evictions this layer's (comparable) scores settle, each with what leaves it, [B, H, L].
 
         With a budget of the whole model that is none until the last layer, and then all.
         """
         layer, last = layer_number(module), attention_kinds(module.config).count(FULL) - 1  # type: ignore[arg-type]
-        if sharing.across == "layer" or layer == 0:  # what an interrupted prefill has left is of another context
+        if selection.across == "layer" or layer == 0:  # what an interrupted prefill has left is of another context
             self._scored = []
         self._scored.append((module, scores_BHL))
-        if sharing.across == "model" and layer != last:
+        if selection.across == "model" and layer != last:
             return []
         scored, self._scored = self._scored, []
         scores_BXL = torch.cat([scores.to(scores_BHL.device) for _, scores in scored], dim=1)
         tokens = scores_BXL.shape[-1]
-        stays_BXL = sharing.mark(scores_BXL, tokens, kept_count(tokens, ratio))
-        stays_NBHL = sharing.together(stays_BXL.unflatten(1, (len(scored), -1)).transpose(0, 1))
+        stays_BXL = selection.mark(scores_BXL, tokens, tokens_left(tokens, ratio))
+        stays_NBHL = selection.together(stays_BXL.unflatten(1, (len(scored), -1)).transpose(0, 1))
         return [
             (scored_module, ~stays_BHL.to(scores.device))
             for (scored_module, scores), stays_BHL in zip(scored, stays_NBHL, strict=True)

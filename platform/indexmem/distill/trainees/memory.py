@@ -28,9 +28,9 @@ from indexmem.eviction.memory.attention import context_and_new, merge
 from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryShape
 from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
-from indexmem.eviction.methods.learned import IndexerScores, sharing_of
+from indexmem.eviction.methods.learned import IndexerScores, selection_of
 from indexmem.eviction.methods.registry import make_method
-from indexmem.eviction.policy import has_nan, nan_error
+from indexmem.eviction.ranking import has_nan, nan_error
 from indexmem.models.attention import LayerTap, output_weight
 from indexmem.models.geometry import Geometry
 from indexmem.models.rereading import Reread
@@ -67,7 +67,7 @@ class MemoryTrainee(Trainee):
         memory: LatentMemory = self.memories[tap.layer]  # type: ignore[assignment]
         (base,) = self._base
         # Heads that share the model's budget leave some layers much and others little: each layer meets all ratios.
-        of_layer = f"/{tap.layer}" if base.sharing.across == "model" else ""
+        of_layer = f"/{tap.layer}" if base.selection.across == "model" else ""
         ratio = step.uniform(*self.config.evict_ratios, of_layer)
         losses = []
         for length in lengths_B.unique().tolist():  # sequences of equal length go together
@@ -94,12 +94,13 @@ class MemoryTrainee(Trainee):
         batch, heads = tap.key_BHLd.shape[:2]
         if context < max(base.min_context, 2 * self.sinks + 2):
             return None
-        target, layers = context * (1 - ratio), self.memories.geometry.layers
+        target = context * (1 - ratio)
+        selection = base.selection.of_layer(tap.layer, self.memories.geometry.layers)
         leaves_BHC = torch.ones((batch, heads, context), dtype=torch.bool, device=tap.key_BHLd.device)
         for leaves_HC, scores_HC in zip(leaves_BHC, base.score(tap.prefix(context))):
             if has_nan(scores_HC):
                 raise nan_error()
-            kept = base.choose_layer(base.rank(scores_HC, self.sinks), context, target, tap.layer, layers)
+            (kept,) = selection.choose([selection.rank(scores_HC, self.sinks)], context, target)
             leaves_HC.scatter_(1, kept.positions_HK, False)
         held, new, lost = context_and_new(tap, context, asked, leaves_BHC)
         return Scene(tap, context, asked, leaves_BHC, merge(held, new, lost)[0], *merge(held, new))
@@ -174,7 +175,7 @@ def _base_method(
 ) -> EvictionMethod:
     if base == "indexer" and indexers is not None:
         sections = {"indexer": experiment.indexer.model_dump(), "target": experiment.target.model_dump()}
-        return IndexerScores(indexers, sharing_of(None, experiment.indexer.floor, sections, indexers.shape))
+        return IndexerScores(indexers, selection_of(None, experiment.indexer.floor, sections, indexers.shape))
     checkpoint = experiment.indexer.checkpoint
     folder = None if checkpoint is None else str(checkpoint_folder(checkpoint))
     context = MethodContext.of(experiment, geometry, folder, device)

@@ -9,15 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from indexmem.config.modules import Across
 from indexmem.config.schema import Experiment
-from indexmem.eviction.context import ContextCache, IndexerKeys, RowCache, lengths_of
+from indexmem.eviction.context import ContextCache, IndexerKeys, RowCache
+from indexmem.eviction.kept import everything, lengths_of
 from indexmem.eviction.methods.decode_scorer import DecodeScorer
-from indexmem.eviction.policy import Kept, keep
-from indexmem.eviction.sharing import EVEN, Sharing
+from indexmem.eviction.selection import PER_HEAD, Selection
 from indexmem.models.attention import LayerTap
 from indexmem.models.backbone import Backbone
 from indexmem.models.geometry import Geometry
@@ -50,27 +49,37 @@ class MethodContext:
 
 
 class EvictionMethod(ABC):
-    """Ranks the tokens of a context layer by layer, then says what a cell keeps of it."""
+    """Scores the tokens of a context, layer by layer. That is all that a method must say.
+
+    What it may say besides, each with a default:
+
+    - about its scores: `last_queries`, `min_context`, `per_head`, `layers_alike`; `combine` the scores of all layers;
+      `score_context` by a pass of its own;
+    - how its budget is spent on heads and layers: `selection` (eviction/selection.py);
+    - what it holds besides tokens: `state_bytes`, `indexer_bytes`, `indexer_keys`, or another `compress` altogether;
+    - how it ranks a cache that grows: `decode_scorer`; which weights it has: `checkpoint`.
+
+    What is done for it: budgets in ratios, tokens or bytes become tokens per head (eviction/footprint.py), the first
+    tokens always stay, budgets are rounded, the best tokens are chosen and packed, and what was kept is checked.
+    """
 
     checkpoint = ""  # content hash of learned weights; part of a cell's identity
     min_context = 1  # shortest context that it can score, in tokens
-    slack = 0.0  # tokens per head, in the mean, by which its own rounding may miss a budget
-    state_bytes = 0  # held for one context besides K, V and indexer keys, whatever is kept
-    cross_layer = False  # True: `combine` wants the scores of all layers before anything is ranked
-    own_pass = False  # True: `score_context` runs the backbone again instead of scoring the shared prefill's taps
     # What its scores depend on besides K and V: the queries of so many last tokens; None: all tokens', or more.
     # With a number, `score` may get several layers as a batch, with these queries only and no hidden states.
     last_queries: int | None = None
-    kinds_of_scores = 1  # more than one: `score` gives [B, kinds, H, L], all that the ranking depends on
     per_head = True  # False: a layer's heads all get the same scores
-    sharing: Sharing = EVEN  # whose budget a head's tokens come out of
     layers_alike = 1  # so many layers that follow one another get the same scores
+    cross_layer = False  # True: `combine` wants the scores of all layers before anything is ranked
+    own_pass = False  # True: `score_context` runs the backbone again instead of scoring the shared prefill's taps
+    selection: Selection = PER_HEAD  # from scores and a budget to what each head keeps
+    state_bytes = 0  # held for one context besides K, V and indexer keys, whatever is kept
 
     @abstractmethod
     def score(self, tap: LayerTap) -> Tensor:
         """Importance [B, H, L] of each context token in this layer; higher is kept longer.
 
-        A method with a `rank` of its own may return several `kinds_of_scores`, [B, kinds, H, L].
+        A method with a selection of its own may return what that ranks by, such as two scores [B, 2, H, L].
         """
 
     def score_context(
@@ -86,19 +95,6 @@ class EvictionMethod(ABC):
         """All layers' scores -> the scores to rank by. Called once per context when `cross_layer`."""
         return list(scores_HL)
 
-    def rank(self, scores_HL: Tensor, sinks: int) -> Tensor:
-        """What `choose_layer` wants to know of a layer's scores, for any budget: positions, best first [H, L], or what
-        its `sharing` asks for.
-
-        One tensor, held until all cells of the context are compressed. Layers may come together, in a first dimension.
-        Scores hold no NaN: who asks has looked.
-        """
-        return self.sharing.rank(scores_HL, sinks)
-
-    def kept(self, tokens: int, target: float, layer: int, layers: int) -> int:
-        """Tokens kept per KV head in this layer when a budget allows `target` tokens in the mean over layers."""
-        return max(1, min(tokens, int(target)))
-
     def indexer_bytes(self, lengths: Sequence[Sequence[int]], element_size: int) -> int:
         """Bytes of indexer keys for compression during decoding; `lengths`: kept tokens of each head, by layer."""
         return 0
@@ -111,30 +107,17 @@ class EvictionMethod(ABC):
         """What ranks these rows' growing caches while decoding; None if the method cannot do that."""
         return None
 
-    def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
-        """What one layer keeps of its `tokens` tokens, from what `rank` made of its scores."""
-        if not self.sharing.is_even:
-            return self.sharing.choose_layer(ranking, tokens, target)
-        return Kept(keep(ranking, self.kept(tokens, target, layer, layers)))
-
-    def choose(self, rankings: Sequence[Tensor], tokens: int, target: float) -> list[Kept]:
-        """What each layer keeps of a context."""
-        if not self.sharing.is_even:
-            return self.sharing.choose(rankings, tokens, target)
-        layers = len(rankings)
-        counts = {self.kept(tokens, target, layer, layers) for layer in range(layers)}
-        if len(counts) == 1 and type(self).choose_layer is EvictionMethod.choose_layer:  # all layers by one sort
-            (count,) = counts
-            best_NHK = torch.stack([ranking[:, :count] for ranking in rankings])
-            return [Kept(positions_HK) for positions_HK in keep(best_NHK, count)]
-        return [self.choose_layer(ranking, tokens, target, layer, layers) for layer, ranking in enumerate(rankings)]
-
-    def compress(self, context: ContextCache, rankings: Sequence[Tensor], target: float) -> RowCache:
+    def compress(self, context: ContextCache, rankings: Sequence[Tensor] | None, target: float) -> RowCache:
         """What a cell of this method keeps of a context.
 
-        `target` is the budget in tokens per KV head, before rounding: L (1 - ratio), or a number of tokens.
+        `rankings`: what `selection.rank` made of each layer's scores; None: nothing is to leave. `target`: the budget
+        in tokens per KV head, before rounding: L (1 - ratio), or a number of tokens.
         """
-        kept = self.choose(rankings, context.tokens, target)
+        if rankings is None:
+            keys_HLd = context.keys_HLd[0]
+            kept = [everything(keys_HLd.shape[0], context.tokens, keys_HLd.device)] * context.layers
+        else:
+            kept = self.selection.choose(rankings, context.tokens, target)
         kept_HK = [positions for positions, _ in kept]
         counts_H = [counts for _, counts in kept if counts is not None]
         assert len(counts_H) in (0, len(kept)), "heads keep different numbers in all layers or in none"

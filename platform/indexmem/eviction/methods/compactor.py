@@ -5,8 +5,9 @@ Shapes: B batch, H KV heads, L context tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from kvpress import CURPress, LeverageScorePress, NonCausalAttnPress, ScorerPress
@@ -14,9 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from indexmem.errors import UserError
+from indexmem.eviction.kept import Kept
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.kvpress_scores import KvpressMethod, in_fp32
-from indexmem.eviction.policy import Kept, comparable, keep, newest_above_all, rank
+from indexmem.eviction.ranking import comparable, newest_above_all, rank
+from indexmem.eviction.selection import PerHead
 from indexmem.models.attention import LayerTap
 
 
@@ -64,8 +67,8 @@ class Compactor(EvictionMethod):
         """Raises UserError for negative numbers of tokens."""
         if min(sink_size_start, sink_size_end) < 0:
             raise UserError("sink_size_start and sink_size_end must be numbers of tokens, 0 or more")
-        self.kinds_of_scores = 2
-        self.first, self.last, self.blending = sink_size_start, sink_size_end, blending
+        self.first, self.last = sink_size_start, sink_size_end
+        self.selection = Blended(blending=blending)
         self.leverage = Seeded(LeverageScorePress(sketch_dimension=sketch_dimension), seed)
         self.attention = KvpressMethod(NonCausalAttnPress(chunk_size=chunk_size))
         self.min_context = sink_size_start + sink_size_end + 2
@@ -80,16 +83,22 @@ class Compactor(EvictionMethod):
         attention_BHL[..., length - self.last :] = newest_above_all(age_L)
         return torch.stack((leverage_BHL, attention_BHL), dim=1)
 
+
+@dataclass(frozen=True)
+class Blended(PerHead):
+    """The best tokens of each head by two scores, the first weighed by the evicted share unless `blending` is given."""
+
+    blending: float | None = None
+
     def rank(self, scores_2HL: Tensor, sinks: int) -> Tensor:
         leverage_HL, attention_HL = scores_2HL.unbind(dim=-3)
-        ready = comparable(leverage_HL, 0, checked=True), comparable(attention_HL, sinks, checked=True)
+        ready = (comparable(leverage_HL, 0, assume_no_nan=True), comparable(attention_HL, sinks, assume_no_nan=True))
         return torch.stack(ready, dim=-3)
 
-    def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
-        leverage_HL, attention_HL = ranking
+    def choose(self, rankings: Sequence[Tensor], tokens: int, target: float) -> list[Kept]:
         blending = 1 - target / tokens if self.blending is None else self.blending
-        ranking_HL = rank(blending * leverage_HL + attention_HL, sinks=0)
-        return Kept(keep(ranking_HL, self.kept(tokens, target, layer, layers)))
+        blended_HL = [blending * leverage_HL + attention_HL for leverage_HL, attention_HL in rankings]
+        return super().choose([rank(scores_HL, sinks=0) for scores_HL in blended_HL], tokens, target)
 
 
 @contextmanager

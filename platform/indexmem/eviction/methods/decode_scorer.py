@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from indexmem.eviction.policy import newest_above_all
+from indexmem.eviction.ranking import newest_above_all
 from indexmem.models.attention import LayerTap
 
 NOISE_BLOCK = 1024  # positions of random scores drawn at once

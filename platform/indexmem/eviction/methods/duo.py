@@ -16,8 +16,8 @@ from torch import Tensor
 
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
-from indexmem.eviction.policy import comparable
-from indexmem.eviction.sharing import Sharing
+from indexmem.eviction.ranking import comparable
+from indexmem.eviction.selection import Shared
 from indexmem.files import expanded
 from indexmem.models.attention import LayerTap
 from indexmem.models.projection import rotate
@@ -58,10 +58,10 @@ class DuoAttention(EvictionMethod):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise UserError(f"{name}={value!r} must be a number of tokens, 1 or more. Example: {name}: 128")
-        self.sharing = HeadsInTurn("model", sink_size=self.sink_size, recent_size=self.recent_size)
+        self.selection = HeadsInTurn("model", sink_size=self.sink_size, recent_size=self.recent_size)
 
     def score(self, tap: LayerTap) -> Tensor:
-        """The same for all tokens of a head."""
+        """One number for all tokens of a head."""
         batch, heads, length = tap.key_BHLd.shape[:3]
         if self.pattern_NH is None:
             scores_BH = retrieval_scores(tap)
@@ -71,7 +71,7 @@ class DuoAttention(EvictionMethod):
 
 
 @dataclass(frozen=True)
-class HeadsInTurn(Sharing):
+class HeadsInTurn(Shared):
     """Heads by descending score: windows for all of them first, then the whole context for as many as it lasts."""
 
     sink_size: int = 0
@@ -80,7 +80,7 @@ class HeadsInTurn(Sharing):
     def rank(self, scores_HL: Tensor, sinks: int) -> Tensor:
         """Of each head its score and how many first tokens it keeps in any case, [H, 2]."""
         first = torch.full_like(scores_HL[..., 0], max(self.sink_size, sinks))
-        return comparable(torch.stack((scores_HL[..., 0], first), dim=-1), sinks=0, checked=True)
+        return comparable(torch.stack((scores_HL[..., 0], first), dim=-1), sinks=0, assume_no_nan=True)
 
     def mark(self, ranking: Tensor, tokens: int, target: float) -> Tensor:
         heads, device = len(ranking), ranking.device

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.pretrained import all_layers, check_sizes, hash_of_finite, load_weights
-from indexmem.eviction.policy import ABOVE_WINDOW, with_window
-from indexmem.eviction.sharing import Sharing
+from indexmem.eviction.ranking import ABOVE_WINDOW, with_window
+from indexmem.eviction.selection import Shared
 from indexmem.models.attention import LayerTap
 
 LONG_CONTEXT = 32_000  # tokens from which the window no longer grows with the context
@@ -48,7 +48,7 @@ class FastKVzip(EvictionMethod):
         self.checkpoint = hash_of_finite(str(weights), gates.state_dict())
         # In fp32, whatever is published: in bf16 many tokens would have the same score.
         self.gates = gates.to(context.device, torch.float32).eval().requires_grad_(False)
-        self.sharing = Sharing("layer" if layerwise else "model")
+        self.selection = Shared("layer" if layerwise else "model")
         self.n_sink, self.window_size, self.window_ratio = n_sink, window_size, window_ratio
 
     def score(self, tap: LayerTap) -> Tensor:

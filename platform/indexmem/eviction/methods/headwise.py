@@ -6,6 +6,7 @@ Shapes: B batch, H KV heads, g query heads per KV head, L context tokens, d head
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -15,12 +16,12 @@ from torch import Tensor
 
 from indexmem.config.schema import MethodConfig
 from indexmem.errors import UserError
-from indexmem.eviction.headwise import best_of_all, ragged, two_stages
+from indexmem.eviction.kept import Kept, ragged
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.params import Params
 from indexmem.eviction.methods.wrapping import ByScoresOf
-from indexmem.eviction.policy import Kept, comparable
-from indexmem.eviction.sharing import Sharing
+from indexmem.eviction.ranking import best_of_all, comparable, two_stages
+from indexmem.eviction.selection import Selection, Shared, whole_tokens
 from indexmem.models.attention import LayerTap, output_weight
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -60,15 +61,15 @@ class AdaKV(ByScoresOf):
         super().__init__(base, config.base)
         _refuse_equal_heads(base, self.base_label)
         self.last_queries = base.last_queries
-        self.sharing = WholeTokens("layer", config.alpha_safeguard)
+        self.selection = WholeTokens("layer", config.alpha_safeguard)
 
 
 @dataclass(frozen=True)
-class WholeTokens(Sharing):
+class WholeTokens(Shared):
     """A layer's heads share H int(target) pairs: the authors' rounding."""
 
     def mark(self, ranking_XL: Tensor, tokens: int, target: float) -> Tensor:
-        return _compete(ranking_XL, max(1, min(tokens, int(target))), self.floor)
+        return _compete(ranking_XL, whole_tokens(target, tokens), self.floor)
 
 
 class CriticalKV(ByScoresOf):
@@ -82,40 +83,56 @@ class CriticalKV(ByScoresOf):
     def __init__(self, base: EvictionMethod, config: CriticalKVConfig) -> None:
         """Raises UserError for a base that is more than a scorer."""
         super().__init__(base, config.base)
-        self.kinds_of_scores = 2
-        self.config = config
+        self.epsilon = config.epsilon
+        self.selection: Selection = TwoStages(first_stage=config.first_stage_ratio)
 
     def score(self, tap: LayerTap) -> Tensor:
         """Both stages' scores, [B, 2, H, L]."""
-        return _both_stages(self.base.score(tap), tap, self.config.epsilon)
-
-    def rank(self, scores_2HL: Tensor, sinks: int) -> Tensor:
-        return comparable(scores_2HL, sinks, checked=True)
-
-    def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
-        first_HL, second_HL = ranking
-        sure = _at_least_one(int(target * self.config.first_stage_ratio), self.config.first_stage_ratio)
-        counts_H = first_HL.new_full((len(first_HL),), self.kept(tokens, target, layer, layers), dtype=torch.int64)
-        # All heads keep as many: positions alone tell them.
-        return Kept(ragged(two_stages(first_HL, second_HL, counts_H.clamp(max=sure), counts_H)).positions_HK)
+        first_BHL = self.base.score(tap).float()
+        return torch.stack((first_BHL, (first_BHL + self.epsilon) * output_norms(tap)), dim=1)
 
 
 class CriticalAdaKV(CriticalKV):
     """CriticalAdaKV (arXiv 2502.03805): AdaKV's number of tokens for each head, CriticalKV's choice within it."""
 
-    config: CriticalAdaKVConfig
-
     def __init__(self, base: EvictionMethod, config: CriticalAdaKVConfig) -> None:
         """Raises UserError for a base that is more than a scorer, or has no scores of single heads."""
         super().__init__(base, config)
         _refuse_equal_heads(base, self.base_label)
+        self.selection = AdaTwoStages(first_stage=config.first_stage_ratio, safeguard=config.alpha_safeguard)
 
-    def choose_layer(self, ranking: Tensor, tokens: int, target: float, layer: int, layers: int) -> Kept:
-        first_HL, second_HL = ranking
-        even = self.kept(tokens, target, layer, layers)
-        counts_H = _compete(first_HL, even, self.config.alpha_safeguard).sum(dim=1)
-        safe = _at_least_one(int(even * self.config.alpha_safeguard), self.config.alpha_safeguard)
-        sure_H = (counts_H * self.config.first_stage_ratio).long().clamp(min=safe)
+
+@dataclass(frozen=True)
+class TwoStages(Selection):
+    """A share of each head's tokens by the first scores, the others by the second."""
+
+    first_stage: float = 0.5
+
+    def rank(self, scores_2HL: Tensor, sinks: int) -> Tensor:
+        return comparable(scores_2HL, sinks, assume_no_nan=True)
+
+    def choose(self, rankings: Sequence[Tensor], tokens: int, target: float) -> list[Kept]:
+        even = whole_tokens(target, tokens)
+        return [self.of_scores(first_HL, second_HL, even, target) for first_HL, second_HL in rankings]
+
+    def of_scores(self, first_HL: Tensor, second_HL: Tensor, even: int, target: float) -> Kept:
+        """What a layer keeps by its two scores; `even`: the budget of a head in whole tokens."""
+        sure = _at_least_one(int(target * self.first_stage), self.first_stage)
+        counts_H = torch.full((len(first_HL),), even, device=first_HL.device)
+        # All heads keep as many: positions alone tell them.
+        return Kept(ragged(two_stages(first_HL, second_HL, counts_H.clamp(max=sure), counts_H)).positions_HK)
+
+
+@dataclass(frozen=True)
+class AdaTwoStages(TwoStages):
+    """As many tokens of each head as AdaKV's."""
+
+    safeguard: float = 0.2
+
+    def of_scores(self, first_HL: Tensor, second_HL: Tensor, even: int, target: float) -> Kept:
+        counts_H = _compete(first_HL, even, self.safeguard).sum(dim=1)
+        safe = _at_least_one(int(even * self.safeguard), self.safeguard)
+        sure_H = (counts_H * self.first_stage).long().clamp(min=safe)
         return ragged(two_stages(first_HL, second_HL, sure_H, counts_H))
 
 
@@ -131,11 +148,6 @@ def output_norms(tap: LayerTap) -> Tensor:
             norms_BHTg[:, head, :, group] = product_BTD.norm(p=1, dim=-1, dtype=torch.float32)
         blocks.append(norms_BHTg.mean(dim=-1))
     return torch.cat(blocks, dim=2)
-
-
-def _both_stages(scores_BHL: Tensor, tap: LayerTap, epsilon: float) -> Tensor:
-    scores_BHL = scores_BHL.float()
-    return torch.stack((scores_BHL, (scores_BHL + epsilon) * output_norms(tap)), dim=1)
 
 
 def _compete(scores_HL: Tensor, even: int, alpha: float) -> Tensor:

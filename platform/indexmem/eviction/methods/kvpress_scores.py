@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from types import SimpleNamespace
 
 import torch
-from kvpress import ExpectedAttentionPress, LagKVPress, ScorerPress, SnapKVPress, TOVAPress
+from kvpress import ExpectedAttentionPress, LagKVPress, PyramidKVPress, ScorerPress, SnapKVPress, TOVAPress
 from kvpress.utils import get_prerope_query_states
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import rotate_half
@@ -26,7 +26,8 @@ from indexmem.eviction.methods.decode_scorer import (
     key_norm,
 )
 from indexmem.eviction.methods.on_device import OnDevice
-from indexmem.eviction.policy import ABOVE_WINDOW, with_window
+from indexmem.eviction.ranking import ABOVE_WINDOW, with_window
+from indexmem.eviction.selection import PerHead
 from indexmem.models.attention import LayerTap, RotaryEmbedding
 
 
@@ -120,15 +121,33 @@ class TOVA(KvpressMethod):
 class PyramidKV(OfWindow):
     """SnapKV scores with kvpress' pyramid of layer budgets: more tokens below, fewer above."""
 
-    slack = 1.0  # each layer's budget is rounded to the nearest token
+    def __init__(self, press: PyramidKVPress) -> None:
+        super().__init__(press)
+        self.selection = Pyramid(press=press)
 
-    def kept(self, tokens: int, target: float, layer: int, layers: int) -> int:
+
+@dataclass(frozen=True)
+class Pyramid(PerHead):
+    """The best tokens of each head, as many as kvpress gives to its layer."""
+
+    press: PyramidKVPress = field(kw_only=True)
+    only: tuple[int, int] | None = None  # one layer by itself: its number, and how many layers there are
+
+    @property
+    def slack(self) -> float:
+        return 1.0  # each layer's budget is rounded to the nearest token
+
+    def count(self, tokens: int, target: float, layer: int, layers: int) -> int:
+        layer, layers = self.only or (layer, layers)
         if layers == 1:  # kvpress gives a single layer what the lowest of many would get, nearly twice its budget
             return max(1, round(target))
         press = copy.copy(self.press)
         press.compression_ratio = 1 - target / tokens
         stand_in = SimpleNamespace(layer_idx=layer, config=SimpleNamespace(num_hidden_layers=layers))
         return press.get_layer_budget(stand_in, tokens)
+
+    def of_layer(self, layer: int, layers: int) -> Pyramid:
+        return replace(self, only=(layer, layers))
 
 
 class ExpectedAttention(KvpressMethod):

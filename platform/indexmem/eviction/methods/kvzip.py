@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from indexmem.errors import UserError
 from indexmem.eviction.context import ContextCache, Window
 from indexmem.eviction.methods.base import EvictionMethod
-from indexmem.eviction.sharing import Sharing
+from indexmem.eviction.selection import Shared
 from indexmem.models.attention import LayerTap, attention_layers
 from indexmem.models.backbone import Backbone
 from indexmem.models.prompt import PromptFormat, encode
@@ -49,7 +49,7 @@ class KVzip(EvictionMethod):
         if not isinstance(n_sink, int) or n_sink < 0:
             raise UserError(f"n_sink={n_sink!r} must be a number of tokens, 0 or more. Example: n_sink: 4")
         self.chunk_size, self.n_sink = chunk_size, n_sink
-        self.sharing = Sharing("layer" if layerwise else "model")
+        self.selection = Shared("layer" if layerwise else "model")
 
     def score(self, tap: LayerTap) -> Tensor:
         raise NotImplementedError("KVzip scores a replay of the context, not the prefill")

@@ -19,17 +19,17 @@ from indexmem.eviction.context import IndexerKeys, RowCache
 from indexmem.eviction.indexer import NAME, IndexerShape, IndexerStack
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.decode_indexer import IndexerDecodeScorer
-from indexmem.eviction.sharing import EVEN, Sharing
+from indexmem.eviction.selection import PER_HEAD, PerHead, Shared
 from indexmem.models.attention import LayerTap
 
 
 class IndexerScores(EvictionMethod):
     """Scores of an indexer at hand; a layer-scope score row serves all KV heads."""
 
-    def __init__(self, indexers: IndexerStack, sharing: Sharing = EVEN) -> None:
+    def __init__(self, indexers: IndexerStack, selection: PerHead | Shared = PER_HEAD) -> None:
         self.indexers = indexers
         self.per_head, self.layers_alike = indexers.shape.rows > 1, indexers.shape.share_every
-        self.sharing = sharing if sharing.is_even else replace(sharing, alike=self.layers_alike)
+        self.selection = selection
         # Scores that the next layers of a sharing group use again, by context length: training scores batches of
         # several lengths side by side, layer by layer.
         self._shared_BGL: dict[int, Tensor] = {}
@@ -76,15 +76,17 @@ class LearnedIndexer(IndexerScores):
         check_geometry(folder, context.geometry)
         indexers = IndexerStack.load(folder).to(context.device).eval().requires_grad_(False)
         trained = read_config(folder)["trained"]
-        sharing = sharing_of(context.share, context.floor, trained, indexers.shape)
-        if sharing.across == "model" and context.layer_by_layer and context.share is None:
-            sharing = replace(sharing, across="layer")
-        super().__init__(indexers, sharing)
-        shared = "" if sharing.is_even else f"/{sharing.across}/{sharing.floor}"
+        selection = selection_of(context.share, context.floor, trained, indexers.shape)
+        if selection.across == "model" and context.layer_by_layer and context.share is None:
+            selection = replace(selection, across="layer")
+        super().__init__(indexers, selection)
+        shared = f"/{selection.across}/{context.floor}" if selection.shares else ""
         self.checkpoint = weights_hash(folder, NAME) + shared
 
 
-def sharing_of(share: Across | None, floor: float, trained: Mapping[str, Any], shape: IndexerShape) -> Sharing:
+def selection_of(
+    share: Across | None, floor: float, trained: Mapping[str, Any], shape: IndexerShape
+) -> PerHead | Shared:
     """Which heads share a budget by an indexer's scores; without a `share`, as trained (`trained_share`).
 
     Raises UserError where heads have nothing to share out.
@@ -96,7 +98,7 @@ def sharing_of(share: Across | None, floor: float, trained: Mapping[str, Any], s
             "scores, so there is nothing to share out. Use indexer.share=head (of a press: share='head'), or distil "
             "one with scope=kv_head."
         )
-    return EVEN if across == "head" else Sharing(across, floor, alike=shape.share_every)
+    return PER_HEAD if across == "head" else Shared(across, floor, alike=shape.share_every)
 
 
 def trained_share(trained: Mapping[str, Any], rows: int) -> Across:

@@ -30,22 +30,11 @@ class WithMemory(EvictionMethod):
         self.state_bytes = self.memories.state_bytes
         self.memories.to(context.device)
         self.checkpoint = base.checkpoint + weights_hash(folder, module_name(base_name))
-        self.slack = base.slack
-        self.min_context, self.cross_layer = base.min_context, base.cross_layer
-        self.last_queries = base.last_queries
-        self.per_head, self.sharing = base.per_head, base.sharing
+        self.min_context, self.last_queries = base.min_context, base.last_queries
+        self.per_head, self.layers_alike, self.selection = base.per_head, base.layers_alike, base.selection
 
     def score(self, tap: LayerTap) -> Tensor:
         return self.base.score(tap)
-
-    def combine(self, scores_HL: Sequence[Tensor]) -> list[Tensor]:
-        return self.base.combine(scores_HL)
-
-    def rank(self, scores_HL: Tensor, sinks: int) -> Tensor:
-        return self.base.rank(scores_HL, sinks)
-
-    def kept(self, tokens: int, target: float, layer: int, layers: int) -> int:
-        return self.base.kept(tokens, target, layer, layers)
 
     def indexer_bytes(self, lengths: Sequence[Sequence[int]], element_size: int) -> int:
         return self.base.indexer_bytes(lengths, element_size)
@@ -53,8 +42,8 @@ class WithMemory(EvictionMethod):
     def decode_scorer(self, rows: Sequence[RowCache]) -> DecodeScorer | None:
         return self.base.decode_scorer(rows)
 
-    def compress(self, context: ContextCache, rankings_HL: Sequence[Tensor], target: float) -> RowCache:
-        row = self.base.compress(context, rankings_HL, target)
+    def compress(self, context: ContextCache, rankings: Sequence[Tensor] | None, target: float) -> RowCache:
+        row = self.base.compress(context, rankings, target)
         memories: list[LatentMemory] = list(self.memories)  # type: ignore[arg-type]
         written = [
             (memory, write_evicted(memory, context, layer, row.kept_HK[layer])) for layer, memory in enumerate(memories)

@@ -13,7 +13,7 @@ from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.params import Params
 from indexmem.eviction.methods.simple import FullCache
 from indexmem.eviction.methods.wrapping import decides
-from indexmem.eviction.sharing import EVEN, Sharing
+from indexmem.eviction.selection import PER_HEAD, Shared
 
 
 class SharingConfig(Params):
@@ -38,17 +38,15 @@ def share(method: EvictionMethod, config: SharingConfig | None) -> EvictionMetho
     """The method with this sharing, if any is asked for. Raises UserError where heads have nothing to share out."""
     if config is None:
         return method
-    rule_of_its_own = type(method.sharing) is not Sharing
-    if config.share != "head" or rule_of_its_own:
-        if isinstance(method, FullCache) or decides(type(method)) or rule_of_its_own:
-            raise UserError(
-                f"share={config.share}: the method decides by itself what each head keeps. Leave `share` out"
-            )
-        if not method.per_head or method.cross_layer:
-            raise UserError(
-                f"share={config.share}: the method gives all KV heads of a layer the same scores, so there is nothing "
-                "to share out. Leave `share` out, or use a method that scores heads apart, such as 'snapkv'"
-            )
-    even = config.share == "head"
-    method.sharing = EVEN if even else Sharing(config.share, config.floor, alike=method.layers_alike)
+    apart = config.share == "head"
+    if decides(method) or (isinstance(method, FullCache) and not apart):
+        if apart and not method.selection.shares:
+            return method  # whose heads keep what it says, each of its own budget
+        raise UserError(f"share={config.share}: the method decides by itself what each head keeps. Leave `share` out")
+    if not apart and (not method.per_head or method.cross_layer):
+        raise UserError(
+            f"share={config.share}: the method gives all KV heads of a layer the same scores, so there is nothing "
+            "to share out. Leave `share` out, or use a method that scores heads apart, such as 'snapkv'"
+        )
+    method.selection = PER_HEAD if apart else Shared(config.share, config.floor, alike=method.layers_alike)
     return method

@@ -11,14 +11,13 @@ from indexmem.config.schema import MethodConfig
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.simple import FullCache
+from indexmem.eviction.selection import PerHead, Shared
 from indexmem.models.attention import LayerTap
 
-DECISIONS = ("rank", "kept", "choose_layer", "choose", "compress")
 
-
-def decides(kind: type[EvictionMethod]) -> bool:
-    """Whether methods of this kind say by themselves how many tokens a head keeps, or what of it."""
-    return any(getattr(kind, name) is not getattr(EvictionMethod, name) for name in DECISIONS)
+def decides(method: EvictionMethod) -> bool:
+    """Whether the method says by itself how many tokens a head keeps, or what of them."""
+    return type(method.selection) not in (PerHead, Shared) or type(method).compress is not EvictionMethod.compress
 
 
 class ByScoresOf(EvictionMethod):
@@ -26,8 +25,7 @@ class ByScoresOf(EvictionMethod):
 
     def __init__(self, base: EvictionMethod, config: MethodConfig) -> None:
         """Raises UserError for a base that is more than a scorer: its other half would be lost without notice."""
-        kind = type(base)
-        if decides(kind) or not base.sharing.is_even:
+        if decides(base) or base.selection.shares:
             raise UserError(
                 f"base '{config.label}' decides more than scores; use a method that only scores, such as 'snapkv'"
             )

@@ -42,14 +42,14 @@ class XKV(EvictionMethod):
         """Zeros: no token goes before another."""
         return tap.key_BHLd.new_zeros(tap.key_BHLd.shape[:3])
 
-    def compress(self, context: ContextCache, rankings_HL: Sequence[Tensor], target: float) -> RowCache:
+    def compress(self, context: ContextCache, rankings: Sequence[Tensor] | None, target: float) -> RowCache:
         """All tokens, restored from factors that take at most the bytes of `target` tokens in each group.
 
         Raises ValueError when the context is too short for any rank to fit.
         """
         heads, tokens, head_dim = context.keys_HLd[0].shape
         if target >= tokens:
-            return super().compress(context, rankings_HL, target)
+            return super().compress(context, rankings, target)
         ratio = 1 - target / tokens
         return self.restored(
             context,

@@ -17,8 +17,8 @@ from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.locret import LocretShape, LocretStack
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
-from indexmem.eviction.policy import keep, rank
-from indexmem.eviction.sharing import EVEN, Sharing
+from indexmem.eviction.ranking import keep, rank
+from indexmem.eviction.selection import PER_HEAD, Shared
 
 SINKS = 2
 values = st.sampled_from([-2.0, -0.5, 0.0, 0.25, 1.0, 3.0])  # few: ties
@@ -54,7 +54,7 @@ def test_each_group_keeps_its_budget_and_each_head_its_floor(scores, across, flo
     scores_NHL = torch.from_numpy(scores)
     tokens = scores_NHL.shape[-1]
     target = share * tokens
-    kept = chosen(Sharing(across, floor), scores_NHL, target)
+    kept = chosen(Shared(across, floor), scores_NHL, target)
     for scores_XL, sets in groups(across, scores_NHL, kept):
         heads = len(scores_XL)
         total = budget(heads, tokens, target)
@@ -69,7 +69,7 @@ def test_a_floor_of_1_is_an_even_split(scores, across, data):
     scores_NHL = torch.from_numpy(scores)
     count = data.draw(st.integers(1, scores_NHL.shape[-1]))
     expected = [[set(row.tolist()) for row in keep(rank(layer, SINKS), count)] for layer in scores_NHL]
-    assert chosen(Sharing(across, 1.0), scores_NHL, float(count)) == expected
+    assert chosen(Shared(across, 1.0), scores_NHL, float(count)) == expected
 
 
 @given(scores=scores, across=acrosses, floor=floors, share=st.floats(0.05, 1.0))
@@ -77,7 +77,7 @@ def test_the_rest_goes_to_the_best_pairs_of_all(scores, across, floor, share):
     """By sorting: a head's safe tokens and sinks first, then by score, the earlier position, the earlier head."""
     scores_NHL = torch.from_numpy(scores)
     tokens = scores_NHL.shape[-1]
-    kept = chosen(Sharing(across, floor), scores_NHL, share * tokens)
+    kept = chosen(Shared(across, floor), scores_NHL, share * tokens)
     for scores_XL, sets in groups(across, scores_NHL, kept):
         heads = len(scores_XL)
         total = budget(heads, tokens, share * tokens)
@@ -94,7 +94,7 @@ def test_the_rest_goes_to_the_best_pairs_of_all(scores, across, floor, share):
 @given(scores=scores, across=acrosses, floor=floors, share=st.floats(0.05, 0.9), more=st.floats(0, 0.5))
 def test_a_larger_budget_keeps_all_that_a_smaller_one_does(scores, across, floor, share, more):
     scores_NHL = torch.from_numpy(scores)
-    tokens, sharing = scores_NHL.shape[-1], Sharing(across, floor)
+    tokens, sharing = scores_NHL.shape[-1], Shared(across, floor)
     small = chosen(sharing, scores_NHL, share * tokens)
     large = chosen(sharing, scores_NHL, min(1.0, share + more) * tokens)
     if floor in (0.0, 1.0):
@@ -113,15 +113,15 @@ def test_no_head_is_preferred(data, across, floor, share):
     scores_NHL[..., SINKS:] = torch.tensor(order, dtype=torch.float32).view(layers, heads, tokens - SINKS)
     swap = data.draw(st.permutations(range(heads)))
     target = max(share * tokens, SINKS)  # below, sinks tie
-    kept = chosen(Sharing(across, floor), scores_NHL, target)
-    swapped = chosen(Sharing(across, floor), scores_NHL[:, swap], target)
+    kept = chosen(Shared(across, floor), scores_NHL, target)
+    swapped = chosen(Shared(across, floor), scores_NHL[:, swap], target)
     assert swapped == [[sets[head] for head in swap] for sets in kept]
 
 
 def test_rounding_of_a_ratio_loses_no_pair():
     scores_NHL = torch.arange(480.0).view(1, 2, 240)
     for across in ("layer", "model"):
-        assert sum(map(len, chosen(Sharing(across), scores_NHL, 240 * (1 - 0.9))[0])) == 48
+        assert sum(map(len, chosen(Shared(across), scores_NHL, 240 * (1 - 0.9))[0])) == 48
 
 
 SCORERS = {
@@ -159,8 +159,8 @@ def test_methods_that_score_heads_apart_can_share(name, context, tmp_path):
     settings = {"plain": {}, "even": {"share": "head"}, "floor": {"share": "model", "floor": 1.0}}
     settings |= {"layer": {"share": "layer"}, "model": {"share": "model", "floor": 0.2}}
     methods = {label: build(name, context, tmp_path, **SCORERS[name], **params) for label, params in settings.items()}
-    assert methods["plain"].sharing == methods["even"].sharing == EVEN
-    assert methods["layer"].sharing == Sharing("layer", 0.1)
+    assert methods["plain"].selection == methods["even"].selection == PER_HEAD
+    assert methods["layer"].selection == Shared("layer", 0.1)
     done = prefill(tiny_backbone(), random_ids(90), methods, sinks=4)
     assert not done.errors
     rows = {label: method.compress(done.context, done.rankings_HL[label], 30.0) for label, method in methods.items()}
@@ -194,13 +194,13 @@ def test_gates_share_as_they_are_told(context, tmp_path):
     save_gates(tmp_path / "gates.pt", context.geometry)
     weights = str(tmp_path / "gates.pt")
     for params, sharing in (
-        ({}, Sharing("model")),
-        ({"layerwise": True}, Sharing("layer")),
-        ({"share": "layer", "floor": 0.5}, Sharing("layer", 0.5)),
-        ({"share": "head"}, EVEN),
+        ({}, Shared("model")),
+        ({"layerwise": True}, Shared("layer")),
+        ({"share": "layer", "floor": 0.5}, Shared("layer", 0.5)),
+        ({"share": "head"}, PER_HEAD),
     ):
         method = make_method(MethodConfig(name="fastkvzip", params={"weights": weights, **params}), context)
-        assert method.sharing == sharing
+        assert method.selection == sharing
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from indexmem.config.budget import Budget
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.methods.base import EvictionMethod
+from indexmem.eviction.selection import TOLERANCE, whole_tokens
 from indexmem.models.geometry import Geometry
-
-ROUNDING = 1e-6  # of products and quotients; budgets are granted in whole tokens or bytes
 
 
 class BudgetError(ValueError):
@@ -82,7 +81,7 @@ class Footprint:
 def check_kept(row: RowCache, requested: float, slack: float = 0.0) -> None:
     """Raises BudgetError unless the row keeps `requested` tokens per head in the mean: no more, and only a part less.
 
-    Every head keeps one in any case. `slack`: tokens by which a method's rounding may miss (`EvictionMethod.slack`).
+    Every head keeps one in any case. `slack`: tokens by which a method's rounding may miss (`Selection.slack`).
     A row that stores something other than tokens is held to the bytes of so many, to within the smallest step it can
     make.
     """
@@ -96,7 +95,7 @@ def check_kept(row: RowCache, requested: float, slack: float = 0.0) -> None:
         return
     lengths = [length for layer in range(len(row.kept_HK)) for length in row.lengths(layer)]
     kept = sum(lengths) / len(lengths)
-    least, most = max(1, int(requested)), max(1, requested + ROUNDING)
+    least, most = whole_tokens(requested), max(1, requested + TOLERANCE)
     if not least - slack <= kept <= most + slack:
         raise BudgetError(
             f"asked for {requested:,.1f} tokens per head, the method keeps {kept:,.1f} in the mean over all heads"
@@ -110,7 +109,7 @@ def check_bytes(row: RowCache, footprint: Footprint, requested: float, slack: fl
     """
     measured, wanted = row.kv_bytes + row.indexer_bytes + row.memory_bytes, footprint.bytes_of(requested)
     step = max(footprint.per_token, row.representation_step)
-    if not wanted - (1 + slack) * step <= measured <= wanted + slack * step + row.representation_step + ROUNDING:
+    if not wanted - (1 + slack) * step <= measured <= wanted + slack * step + row.representation_step + TOLERANCE:
         raise BudgetError(f"asked for {wanted:,.0f} bytes in all, the method holds {measured:,}")
 
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from indexmem.eviction.policy import keep, kept_count, rank
+from indexmem.eviction.ranking import keep, rank
+from indexmem.eviction.selection import tokens_left
 
 FEW_VALUES = st.sampled_from([-1.0, 0.0, 0.5, float("inf"), -float("inf"), 3e-39])  # many ties, extremes, a denormal
 scores = st.tuples(st.integers(1, 3), st.integers(1, 40)).flatmap(lambda s: arrays("float32", s, elements=FEW_VALUES))
@@ -16,7 +17,7 @@ scores = st.tuples(st.integers(1, 3), st.integers(1, 40)).flatmap(lambda s: arra
 def test_kept_sets(scores, sinks, ratio):
     scores = torch.from_numpy(scores)
     heads, length = scores.shape
-    count = kept_count(length, ratio)
+    count = tokens_left(length, ratio)
     assert 1 <= count <= length
     kept = keep(rank(scores, sinks), count)
     assert kept.shape == (heads, count)
@@ -43,12 +44,12 @@ def test_budgets_are_nested(scores, sinks):
         smaller = larger
 
 
-def test_kept_count_is_the_kvpress_rule():
+def test_tokens_left_is_the_kvpress_rule():
     from kvpress.utils import compute_n_kept
 
     for length in (1, 7, 100, 1053, 4096):
         for ratio in (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99):
-            assert kept_count(length, ratio) == compute_n_kept(length, ratio)
+            assert tokens_left(length, ratio) == compute_n_kept(length, ratio)
 
 
 def test_nan_scores_are_refused():
