@@ -33,7 +33,7 @@ from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerStack
 from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
-from indexmem.eviction.methods.registry import FULL, make_method
+from indexmem.eviction.methods.registry import FULL_CACHE, make_method
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.models.texts import load_texts
 from indexmem.results.paired import holm, paired_difference
@@ -75,7 +75,7 @@ def methods_of(
     """
     geometry, device = backbone.geometry, str(backbone.device)
     indexer = IndexerStack.load(checkpoint)
-    methods = {FULL: make_method(MethodConfig(name=FULL), MethodContext(geometry, device))}
+    methods = {FULL_CACHE: make_method(MethodConfig(name=FULL_CACHE), MethodContext(geometry, device))}
     baselines = {}
     for design, stack in memories.items():
         extra = equal_tokens(stack.shape, geometry)
@@ -92,7 +92,7 @@ def cells_of(methods: Iterable[str], ratios: Sequence[float], benchmark: str) ->
     return tuple(
         Cell(f"{name}@{budget}", MethodConfig(name=name), budget, benchmark, "bench", "")
         for name in methods
-        for budget in ([NOTHING_EVICTED] if name == FULL else map(Budget.of_ratio, ratios))
+        for budget in ([NOTHING_EVICTED] if name == FULL_CACHE else map(Budget.of_ratio, ratios))
     )
 
 
@@ -146,7 +146,7 @@ def main() -> None:
     with torch.inference_mode():
         scores = scores_of(evaluator, samples, args.ratios, args.at_once)
     rows = compare(scores, baselines, args.ratios)
-    full = 100 * float(np.mean([np.mean(values) for values in scores[FULL, str(NOTHING_EVICTED)].values()]))
+    full = 100 * float(np.mean([np.mean(values) for values in scores[FULL_CACHE, str(NOTHING_EVICTED)].values()]))
     device = torch.cuda.get_device_name() if backbone.device.type == "cuda" else "cpu"
     about = {name: str(value) for name, value in vars(args).items()} | {"device": device, "full": full}
     args.out.write_text(json.dumps({"arguments": about, "rows": rows}, indent=1))

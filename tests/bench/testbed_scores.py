@@ -28,7 +28,7 @@ from indexmem.config.load import validate
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.cells import Cell, Task
-from indexmem.eviction.methods.registry import FULL
+from indexmem.eviction.methods.registry import FULL_CACHE
 from indexmem.files import write_whole
 from indexmem.models.texts import load_texts
 
@@ -54,7 +54,7 @@ def arguments() -> argparse.Namespace:
 
 def spec_of(args: argparse.Namespace, length: int) -> Experiment:
     model = {"id": args.model, "device": args.device, "dtype": args.dtype}
-    methods = [FULL, *args.methods]
+    methods = [FULL_CACHE, *args.methods]
     grid = {"methods": methods, "ratios": args.ratios, "benchmarks": ["ruler"], "length": length, "seed": args.seed}
     return validate({"model": model, "grid": grid}, "bench")
 
@@ -64,7 +64,7 @@ def cells_of(spec: Experiment, benchmark: str) -> tuple[Cell, ...]:
     return tuple(
         Cell(f"{method.label}@{budget}", method, budget, benchmark, "bench", "")
         for method in spec.grid.methods
-        for budget in ([NOTHING_EVICTED] if method.name == FULL else map(Budget.of_ratio, spec.grid.ratios))
+        for budget in ([NOTHING_EVICTED] if method.name == FULL_CACHE else map(Budget.of_ratio, spec.grid.ratios))
     )
 
 
@@ -109,7 +109,7 @@ def main() -> None:
                 traceback.print_exc()
                 result["failed"][f"{benchmark.name}@{length}"] = f"{type(error).__name__}: {error}"
                 continue
-            full = cells.pop(f"{FULL}@{NOTHING_EVICTED}")
+            full = cells.pop(f"{FULL_CACHE}@{NOTHING_EVICTED}")
             result["scores"].setdefault(str(length), {})[benchmark.name] = full
             result["methods"].setdefault(str(length), {})[benchmark.name] = cells
             write_whole(args.out, json.dumps(result, indent=1))

@@ -18,7 +18,7 @@ from indexmem.distill.targets import pooled_target
 from indexmem.distill.trainees.base import StepContext
 from indexmem.distill.trainees.locret import TARGET, LocretTrainee, retention_loss
 from indexmem.distill.trainees.registry import make_trainees
-from indexmem.eviction.locret import LocretShape, LocretStack
+from indexmem.eviction.methods.locret import LocretShape, LocretStack
 from indexmem.models.attention import tapping
 
 LENGTHS = (13, 8, 1)

@@ -9,7 +9,7 @@ from indexmem.config.schema import MethodConfig
 from indexmem.engine import layer_stack
 from indexmem.engine.prefill import prefill
 from indexmem.eviction.methods.base import MethodContext
-from indexmem.eviction.methods.kvpress_scores import window_attention
+from indexmem.eviction.methods.kvpress_scores import last_queries_attention
 from indexmem.eviction.methods.registry import make_method
 from indexmem.models.attention import tapping
 
@@ -93,7 +93,7 @@ def test_window_attention_equals_the_dense_one(window):
         logits = query @ key.transpose(-1, -2) / key.shape[-1] ** 0.5
         future = torch.ones(100, 100, dtype=torch.bool).triu(1)
         expected = logits.masked_fill(future, float("-inf")).softmax(-1)[:, :, -window:]
-        torch.testing.assert_close(window_attention(tap, window).double(), expected, atol=1e-6, rtol=1e-4)
+        torch.testing.assert_close(last_queries_attention(tap, window).double(), expected, atol=1e-6, rtol=1e-4)
 
 
 def test_every_method_reads_no_more_than_it_says(tmp_path):

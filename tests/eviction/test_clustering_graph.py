@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from indexmem.eviction.memory.clustering import LLOYD_ITERATIONS, cluster, lloyd
+from indexmem.eviction.memory.clustering import LLOYD_ITERATIONS, k_means, lloyd
 from indexmem.eviction.memory.graphs import replayed
 
 
@@ -31,7 +31,7 @@ def test_a_graph_gives_what_its_kernels_give():
         point, weight = (x.cuda() for x in points(count, seed))
         with torch.inference_mode(seed % 2 == 0):
             slots = replayed(lloyd, point, weight, 6, LLOYD_ITERATIONS)
-            again = cluster(point, weight, 6)
+            again = k_means(point, weight, 6)
         expected, counts = lloyd(point, weight, 6, LLOYD_ITERATIONS), weight > 0
         for found in (slots, again):  # sums over a cluster have no fixed order
             assert (found == expected)[counts].float().mean() > 0.99

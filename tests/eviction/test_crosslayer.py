@@ -16,8 +16,13 @@ from indexmem.config.spec import content_hash
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import save_modules, weights_hash
-from indexmem.eviction.crosslayer import (
+from indexmem.eviction.indexer import IndexerShape, IndexerStack
+from indexmem.eviction.methods.base import MethodContext
+from indexmem.eviction.methods.registry import make_method
+from indexmem.eviction.methods.running_mean import (
     GATES,
+    RunningMean,
+    RunningMeanConfig,
     gated_mean,
     layer_scores,
     negonly_probabilities,
@@ -25,10 +30,6 @@ from indexmem.eviction.crosslayer import (
     peak,
     softmax_probabilities,
 )
-from indexmem.eviction.indexer import IndexerShape, IndexerStack
-from indexmem.eviction.methods.base import MethodContext
-from indexmem.eviction.methods.crosslayer import RunningMean, RunningMeanConfig
-from indexmem.eviction.methods.registry import make_method
 from indexmem.eviction.methods.simple import Random
 from indexmem.eviction.ranking import rank
 from indexmem.eviction.reference import slow_entropy, slow_gated_mean, slow_probabilities

@@ -11,8 +11,8 @@ from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
-from indexmem.eviction.locret import LocretShape, LocretStack
 from indexmem.eviction.methods.base import MethodContext
+from indexmem.eviction.methods.locret import LocretShape, LocretStack
 from indexmem.eviction.methods.registry import make_method, needs_training
 from indexmem.models.attention import tapping
 from indexmem.models.geometry import Geometry

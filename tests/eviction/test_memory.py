@@ -12,8 +12,8 @@ from transformers import LlamaConfig
 from indexmem.config.modules import MemoryConfig
 from indexmem.eviction.memory.attention import merge, partial_attention
 from indexmem.eviction.memory.base import Evicted, MemoryShape, MemoryState
-from indexmem.eviction.memory.clustering import cluster, cluster_means, nearest
-from indexmem.eviction.memory.reference import linear_readout, positive_joint_readout, slot_readout, slot_writes
+from indexmem.eviction.memory.clustering import cluster_means, k_means, nearest_centre
+from indexmem.eviction.memory.memory_reference import linear_readout, positive_joint_readout, slot_readout, slot_writes
 from indexmem.eviction.memory.stack import KINDS, MemoryStack
 from indexmem.models.geometry import Geometry
 
@@ -195,8 +195,8 @@ def test_write_strength_cancels_in_the_papers_readout_and_decay_does_not():
 def test_clustering(points, clusters):
     point = torch.tensor([[[p[:2] for p in points]]]).float()
     weight = torch.tensor([[[p[2] for p in points]]]).float()
-    slot = cluster(point, weight, clusters)
-    assert torch.equal(slot, cluster(point, weight, clusters)), "deterministic"
+    slot = k_means(point, weight, clusters)
+    assert torch.equal(slot, k_means(point, weight, clusters)), "deterministic"
     total, (mean, value) = cluster_means(slot, weight, (point, point * 2), clusters)
     assert total.sum() == weight.sum()
     torch.testing.assert_close((mean * total[..., None]).sum(2), (point * weight[..., None]).sum(2))
@@ -207,7 +207,7 @@ def test_clustering(points, clusters):
             len({p[:2] for p, s in zip(points, slot[0, 0].tolist()) if s == k and p[2] > 0}) <= 1
             for k in range(clusters)
         )
-    assert (nearest(point, mean) < clusters).all()
+    assert (nearest_centre(point, mean) < clusters).all()
 
 
 def test_parameter_counts_and_state_sizes_of_the_paper_preset():

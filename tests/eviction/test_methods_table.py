@@ -11,7 +11,14 @@ from tiny_models import random_ids, tiny_backbone
 from indexmem.cli import main
 from indexmem.engine.prefill import prefill
 from indexmem.eviction.methods.listing import OWN_PASS, method_notes
-from indexmem.eviction.methods.registry import DECODING, EVICTS_NOTHING, FULL, LEARNED, METHODS, PRETRAINED
+from indexmem.eviction.methods.registry import (
+    DECODING,
+    EVICTS_NOTHING,
+    FULL_CACHE,
+    METHODS,
+    PRETRAINED,
+    TRAINED_BY_SPEC,
+)
 
 DOCS = Path(__file__).parents[2] / "docs" / "methods.md"
 COLUMNS = ("paper", "scores", "budget", "passes", "decoding", "weights")
@@ -25,7 +32,7 @@ def documented():
 
 def budget_of(name, row):
     """Who keeps a different number of tokens, from what is kept."""
-    if name == FULL:
+    if name == FULL_CACHE:
         return "none"
     if row.representation_bytes is not None:
         return "bytes"
@@ -54,11 +61,11 @@ def test_the_table_says_what_the_code_does(tmp_path):
         assert ("own pass" in rows[name]["passes"]) == method.own_pass == (OWN_PASS in method_notes(name)), name
         assert rows[name]["passes"] == "1" or method.own_pass, name
         assert (rows[name]["decoding"] == "yes") == (name in DECODING), name
-        weights = "this spec's" if name in LEARNED else "published" if name in PRETRAINED else ""
+        weights = "this spec's" if name in TRAINED_BY_SPEC else "published" if name in PRETRAINED else ""
         over_base = "the base's" if hasattr(method, "base") else ""
         assert rows[name]["weights"] == (weights or over_base), name
     assert set(PRETRAINED) == set(WITH_WEIGHTS)
-    assert {FULL, "xkv"} == EVICTS_NOTHING
+    assert {FULL_CACHE, "xkv"} == EVICTS_NOTHING
 
 
 def test_the_command_lists_every_method(capsys):

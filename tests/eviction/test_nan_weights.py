@@ -14,11 +14,11 @@ from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import Indexer, IndexerShape, IndexerStack
-from indexmem.eviction.locret import LocretShape, LocretStack
 from indexmem.eviction.memory.base import MemoryShape
 from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.learned import IndexerScores
+from indexmem.eviction.methods.locret import LocretShape, LocretStack
 from indexmem.eviction.methods.registry import make_method
 
 GEOMETRY = tiny_backbone().geometry

@@ -14,8 +14,8 @@ from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
-from indexmem.eviction.locret import LocretShape, LocretStack
 from indexmem.eviction.methods.base import MethodContext
+from indexmem.eviction.methods.locret import LocretShape, LocretStack
 from indexmem.eviction.methods.registry import make_method
 from indexmem.eviction.ranking import keep, rank
 from indexmem.eviction.selection import PER_HEAD, Shared

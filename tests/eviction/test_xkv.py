@@ -18,7 +18,7 @@ from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.cells import Cell, Task
 from indexmem.eviction.context import ContextCache
-from indexmem.eviction.lowrank import affordable_ranks, into_layers, principal_axes, side_by_side, truncate
+from indexmem.eviction.lowrank import affordable_ranks, layers_to_matrix, matrix_to_layers, principal_axes, truncate
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
 from indexmem.eviction.methods.xkv import XKV
@@ -86,11 +86,11 @@ def test_the_authors_split_of_ranks():
 
 def test_columns_are_layer_by_layer_and_head_by_head():
     layers = [torch.randn(2, 7, 3) for _ in range(4)]
-    together = side_by_side(layers)
+    together = layers_to_matrix(layers)
     for token in range(7):
         expected = [layer[head, token] for layer in layers for head in range(2)]
         assert torch.equal(together[token], torch.cat(expected))
-    assert all(torch.equal(a, b) for a, b in zip(into_layers(together, 2, 3), layers, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(matrix_to_layers(together, 2, 3), layers, strict=True))
 
 
 def prefilled(family="llama", length=150, seed=0):

@@ -14,8 +14,8 @@ from indexmem.config.modules import IndexerConfig
 from indexmem.config.schema import MethodConfig
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
-from indexmem.eviction.locret import LocretShape, LocretStack
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
+from indexmem.eviction.methods.locret import LocretShape, LocretStack
 from indexmem.eviction.methods.registry import METHODS, make_method
 from indexmem.models.geometry import Geometry
 

@@ -23,7 +23,7 @@ from indexmem.distill.schedule import learning_rate
 from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
-from indexmem.eviction.checkpoint import load_module, load_weights, read_config, save_modules, weights_path
+from indexmem.eviction.checkpoint import fill_module, load_module, read_config, save_modules, weights_path
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.models.shipped import checkpoint_folder
 
@@ -220,7 +220,7 @@ def begin_with(folder: Path, trainees: Sequence[Trainee]) -> None:
                 f"distill.start_from={folder}: '{trainee.name}' has another shape: {said}. "
                 "Give the spec the same sizes, or leave distill.start_from out."
             )
-        load_weights(trainee.trained, weights, weights_path(folder, trainee.name))
+        fill_module(trainee.trained, weights, weights_path(folder, trainee.name))
 
 
 def _resume(
@@ -232,7 +232,7 @@ def _resume(
     state = torch.load(folder / STATE, weights_only=True)
     for trainee, optimizer in zip(trainees, optimizers):
         weights = load_module(folder, trainee.name)[2]
-        load_weights(trainee.trained, weights, weights_path(folder, trainee.name))
+        fill_module(trainee.trained, weights, weights_path(folder, trainee.name))
         optimizer.load_state_dict(state["optimizers"][trainee.name])
     return int(state["step"]), Position.load(state["position"]) if "position" in state else None
 

@@ -7,10 +7,9 @@ from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import read_config
 from indexmem.eviction.footprint import BudgetError, Footprint
-from indexmem.eviction.indexer import NAME as INDEXER
-from indexmem.eviction.indexer import IndexerShape
+from indexmem.eviction.indexer import INDEXER, IndexerShape
 from indexmem.eviction.methods.base import EvictionMethod
-from indexmem.eviction.methods.registry import DECODING, FULL, base_name
+from indexmem.eviction.methods.registry import DECODING, FULL_CACHE, base_name
 from indexmem.models.geometry import Geometry
 
 DECODE_DETAILS = ("decode_every", "decode_window")
@@ -22,9 +21,9 @@ def check_eviction(config: EvictionConfig, indexer: IndexerConfig, methods: tupl
 
     The full cache fits every setting: it is the reference, and nothing compresses it.
     """
-    evicting = [method for method in methods if method.name != FULL]
+    evicting = [method for method in methods if method.name != FULL_CACHE]
     if not evicting and config.model_dump(exclude={"sinks"}) != EvictionConfig().model_dump(exclude={"sinks"}):
-        raise UserError(f"eviction settings have no effect on '{FULL}' alone. Add a method, or leave them out.")
+        raise UserError(f"eviction settings have no effect on '{FULL_CACHE}' alone. Add a method, or leave them out.")
     _check_decoding(config, evicting)
     _check_order(config, evicting)
     _check_sharing(config, indexer, evicting)
@@ -41,7 +40,7 @@ def check_model(config: EvictionConfig, geometry: Geometry) -> None:
 
 def check_budgets(config: EvictionConfig, grid: GridConfig) -> None:
     """Raises UserError when there is no budget to evict by, or two ways to equal bytes at once."""
-    evicting = [method for method in grid.methods if method.name != FULL]
+    evicting = [method for method in grid.methods if method.name != FULL_CACHE]
     if evicting and not grid.requested:
         raise UserError("grid.ratios and grid.budgets are empty. Example: grid.budgets='[0.5, 512 tokens, 8 MiB]'")
     if config.decode_budget == "budget":

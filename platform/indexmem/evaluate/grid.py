@@ -31,7 +31,7 @@ from indexmem.evaluate.trial import try_parameters
 from indexmem.evaluate.units import Mask
 from indexmem.eviction.footprint import Footprint
 from indexmem.eviction.methods.base import MethodContext
-from indexmem.eviction.methods.registry import FULL, make_method, needs_training
+from indexmem.eviction.methods.registry import FULL_CACHE, make_method, needs_training
 from indexmem.models.backbone import fingerprint, inspect, load_tokenizer
 from indexmem.models.geometry import Geometry
 from indexmem.models.known_geometries import KNOWN_GEOMETRIES, is_at_hand
@@ -157,7 +157,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
                 f"Method '{config.label}' needs contexts of at least {method.min_context} tokens; "
                 f"grid.length={grid.length} is too short for it."
             )
-        if method and config.name != FULL:
+        if method and config.name != FULL_CACHE:
             footprint = Footprint.of(method, geometry, grid.length, experiment.model.element_size)
             check_bytes_suffice(config, footprint, grid, experiment.eviction)
             check_layers_alike(config, method, geometry, grid, experiment.eviction.equal_bytes)
@@ -180,7 +180,7 @@ def _cells(experiment: Experiment, model: str, builds: Mapping[str, str], checkp
     cells = []
     for benchmark, build in builds.items():
         for method in experiment.grid.methods:
-            for budget in (NOTHING_EVICTED,) if method.name == FULL else experiment.grid.requested:
+            for budget in (NOTHING_EVICTED,) if method.name == FULL_CACHE else experiment.grid.requested:
                 checkpoint = checkpoints[method.label]
                 identity = {
                     "engine": ENGINE_VERSION,

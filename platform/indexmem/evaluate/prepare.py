@@ -16,7 +16,7 @@ from indexmem.eviction.context import RowCache
 from indexmem.eviction.footprint import BudgetError, Footprint, check_bytes, check_kept
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.learned import IndexerScores
-from indexmem.eviction.methods.registry import FULL
+from indexmem.eviction.methods.registry import FULL_CACHE
 from indexmem.eviction.selection import whole_tokens
 from indexmem.models.backbone import Backbone
 from indexmem.models.prompt import BARE, PromptFormat
@@ -64,7 +64,7 @@ def request(backbone: Backbone, tokens: int, cell: Cell, method: EvictionMethod,
     compression, target = None, min(tokens, granted)
     if cell.budget.kind == "ratio" and method.selection.shares:
         target = whole_tokens(target, tokens)  # heads that share have as much as heads that do not
-    if config.decode_budget is not None and cell.method.name != FULL:  # the full cache always grows
+    if config.decode_budget is not None and cell.method.name != FULL_CACHE:  # the full cache always grows
         compression = Compression(method, _held(footprint, cell.budget, granted, config), config)
         target = min(target, compression.budget)
     slack = method.selection.slack
@@ -99,7 +99,7 @@ def prepare(
     `chunk`: tokens that pass a layer at once in the shared prefill; None: all. `prompt`: what `context_ids` begin with
     besides the sample's text, and what follows its question.
     """
-    early = [cell for cell in cells if config.when == "before_prefill" and cell.method.name != FULL]
+    early = [cell for cell in cells if config.when == "before_prefill" and cell.method.name != FULL_CACHE]
     late = [cell for cell in cells if cell not in early]
     done = Preparation()
     if late:

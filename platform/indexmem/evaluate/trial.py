@@ -13,14 +13,14 @@ from indexmem.config.schema import MethodConfig
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import MethodContext
-from indexmem.eviction.methods.registry import LEARNED, MEMORY_SUFFIX, PRETRAINED, base_name, make_method
+from indexmem.eviction.methods.registry import MEMORY_SUFFIX, PRETRAINED, TRAINED_BY_SPEC, base_name, make_method
 from indexmem.models.attention import ATTENTION_NAME, register_attention
 from indexmem.models.backbone import Backbone
 from indexmem.models.geometry import Geometry
 
 LENGTH = 96  # tokens of the context at least
 RATIOS = (0.5, 0.9)
-NEEDS_THE_MODEL = LEARNED | PRETRAINED | {"duo_attention"}  # built of weights or head scores for one geometry
+NEEDS_THE_MODEL = TRAINED_BY_SPEC | PRETRAINED | {"duo_attention"}  # built of weights or head scores for one geometry
 
 
 def try_parameters(config: MethodConfig, context: MethodContext) -> None:

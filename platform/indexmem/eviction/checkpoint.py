@@ -111,7 +111,7 @@ def check_finite(source: str, tensors: Mapping[str, Tensor]) -> None:
             )
 
 
-def load_weights(module: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
+def fill_module(module: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
     """Fill a module with all of its tensors, read from the file `path`. Raises UserError that lists what differs."""
     wanted, held = ({name: tuple(x.shape) for name, x in tensors.items()} for tensors in (module.state_dict(), weights))
     differences = [

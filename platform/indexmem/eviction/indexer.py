@@ -27,8 +27,8 @@ from torch.nn import functional as F
 
 from indexmem.config.modules import IndexerConfig
 from indexmem.eviction.context import IndexerKeys
-from indexmem.eviction.stack import LayerStack
 from indexmem.eviction.streaming import NEG_INF, causal_max
+from indexmem.eviction.trained_layers import TrainedLayers
 from indexmem.kernels.dispatch import can_run
 from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
@@ -38,7 +38,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 )
 
 
-NAME = "indexer"  # of the module in a checkpoint
+INDEXER = "indexer"  # of the module in a checkpoint
 NORM_EPS = 1e-6  # given explicitly: torch's default depends on the dtype
 
 
@@ -202,7 +202,7 @@ class Indexer(nn.Module):
         return self.importance(self.features(hidden_BLD, query_pre_BQLd), lengths_B, products=products)
 
 
-class IndexerStack(LayerStack[IndexerShape]):
+class IndexerStack(TrainedLayers[IndexerShape]):
     """The indexers of a backbone: one for each layer, or one at the first of every `share_every` layers."""
 
     SHAPE = IndexerShape
@@ -220,4 +220,4 @@ class IndexerStack(LayerStack[IndexerShape]):
     @classmethod
     def load(cls, folder: str | Path) -> IndexerStack:
         """The trained indexers of a checkpoint folder (fp32, on CPU)."""
-        return cls.restore(folder, NAME)
+        return cls.restore(folder, INDEXER)

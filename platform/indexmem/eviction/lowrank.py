@@ -63,11 +63,11 @@ def affordable_ranks(tokens: int, columns: int, ratio: float, key_share: float) 
     return keys, total - keys
 
 
-def side_by_side(layers_HLd: Sequence[Tensor]) -> Tensor:
+def layers_to_matrix(layers_HLd: Sequence[Tensor]) -> Tensor:
     """K or V of neighbouring layers as one matrix [L, N]."""
     return torch.cat(list(layers_HLd)).transpose(0, 1).flatten(1)
 
 
-def into_layers(matrix_LN: Tensor, heads: int, head_dim: int) -> list[Tensor]:
-    """Inverse of `side_by_side`: one [H, L, d] per layer."""
+def matrix_to_layers(matrix_LN: Tensor, heads: int, head_dim: int) -> list[Tensor]:
+    """Inverse of `layers_to_matrix`: one [H, L, d] per layer."""
     return list(matrix_LN.unflatten(1, (-1, head_dim)).transpose(0, 1).split(heads))

@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from indexmem.eviction.crosslayer import EPS
 from indexmem.eviction.indexer import ACTIVATIONS, NORM_EPS, Indexer
+from indexmem.eviction.methods.running_mean import EPS
 
 
 def dense_scores(indexer: Indexer, hidden_LD: Tensor, query_pre_QLd: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from indexmem.config.budget import NOTHING_EVICTED, Budget
 from indexmem.config.schema import Experiment
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
-from indexmem.eviction.methods.registry import FULL
+from indexmem.eviction.methods.registry import FULL_CACHE
 from indexmem.models.geometry import Geometry
 from indexmem.tracking.naming import budget_label, labels
 
@@ -37,8 +37,10 @@ def grid_names(experiment: Experiment) -> list[str]:
     """`score`, `bytes` and `ms` over all that evicts, and of each method and budget: `score/indexer/r0.75`."""
     grid = experiment.grid
     named = labels(method.label for method in grid.methods)
-    cells = [f"{named[m.label]}/{budget_label(b)}" for m in grid.methods if m.name != FULL for b in grid.requested]
-    cells += [f"{named[m.label]}/{budget_label(NOTHING_EVICTED)}" for m in grid.methods if m.name == FULL]
+    cells = [
+        f"{named[m.label]}/{budget_label(b)}" for m in grid.methods if m.name != FULL_CACHE for b in grid.requested
+    ]
+    cells += [f"{named[m.label]}/{budget_label(NOTHING_EVICTED)}" for m in grid.methods if m.name == FULL_CACHE]
     return [*MEASURES, *(f"{measure}/{cell}" for cell in cells for measure in MEASURES)] if cells else []
 
 
@@ -92,6 +94,6 @@ def grid_metrics(rows: pa.Table) -> dict[str, float]:
         for measure in MEASURES:
             value = cell[f"{measure}_mean"]
             totals[f"{measure}/{named[method]}/{budget_label(budget)}"].append(value)
-            if method != FULL:
+            if method != FULL_CACHE:
                 totals[measure].append(value)
     return {name: sum(values) / len(values) for name, values in totals.items()}

@@ -10,7 +10,7 @@ from indexmem.config.sweep import DEFAULT_TRIALS
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import GridPlan
 from indexmem.evaluate.grid import plan as plan_grid
-from indexmem.eviction.methods.registry import FULL
+from indexmem.eviction.methods.registry import FULL_CACHE
 from indexmem.models.backbone import inspect
 from indexmem.results.sweeps import Sweep, SweepFolder
 from indexmem.sweep.metrics import check_metrics
@@ -72,7 +72,7 @@ def plan_sweep(experiment: Experiment) -> SweepPlan:
         repeated = _repeated(
             plan_grid(experiment.selecting, require_checkpoint=False), plan_grid(experiment, require_checkpoint=False)
         )
-        if all(method.name == FULL for method in experiment.grid.methods):
+        if all(method.name == FULL_CACHE for method in experiment.grid.methods):
             raise UserError("grid.methods evicts nothing, so no setting makes a difference. Add a method.")
     settings = experiment.sweep
     wanted = settings.trials or (space.points if settings.search == "grid" else None) or DEFAULT_TRIALS

@@ -10,13 +10,13 @@ from indexmem.config.schema import Experiment
 from indexmem.distill.losses import LOSSES
 from indexmem.distill.targets import pooled_target, reconstruction_target, target_scale
 from indexmem.distill.trainees.base import StepContext, Trainee
-from indexmem.eviction.indexer import NAME, IndexerShape, IndexerStack
+from indexmem.eviction.indexer import INDEXER, IndexerShape, IndexerStack
 from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
 
 
 class IndexerTrainee(Trainee):
-    name = NAME
+    name = INDEXER
 
     def __init__(self, experiment: Experiment, geometry: Geometry) -> None:
         super().__init__()

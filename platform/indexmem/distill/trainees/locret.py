@@ -20,7 +20,7 @@ from indexmem.config.modules import TargetConfig
 from indexmem.config.schema import Experiment
 from indexmem.distill.targets import pooled_target, reconstruction_target
 from indexmem.distill.trainees.base import StepContext, Trainee
-from indexmem.eviction.locret import NAME, LocretShape, LocretStack
+from indexmem.eviction.methods.locret import LOCRET, LocretShape, LocretStack
 from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
 
@@ -42,7 +42,7 @@ def retention_loss(predicted_BHT: Tensor, target_BHT: Tensor, lengths_B: Tensor,
 
 
 class LocretTrainee(Trainee):
-    name = NAME
+    name = LOCRET
 
     def __init__(self, experiment: Experiment, geometry: Geometry) -> None:
         super().__init__()

@@ -10,8 +10,7 @@ from indexmem.distill.trainees.base import Trainee
 from indexmem.distill.trainees.indexer import IndexerTrainee
 from indexmem.distill.trainees.locret import LocretTrainee
 from indexmem.distill.trainees.memory import MemoryTrainee
-from indexmem.eviction.indexer import NAME as INDEXER
-from indexmem.eviction.indexer import IndexerStack
+from indexmem.eviction.indexer import INDEXER, IndexerStack
 from indexmem.models.geometry import Geometry
 
 # (spec, geometry, device, trainees made before) -> trainees. Listed in the order in which they are made and run.

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from indexmem.models.attention import LayerTap
 
-Part = tuple[Tensor, Tensor]  # output [B, Q, n, d] and log-sum-exp [B, Q, n]
+AttentionPart = tuple[Tensor, Tensor]  # output [B, Q, n, d] and log-sum-exp [B, Q, n]
 MASKED = -1e30  # finite, so that a part without any token merges as nothing instead of NaN
 
 
 def partial_attention(
     query_BQnd: Tensor, key_BHTd: Tensor, value_BHTd: Tensor, scaling: float, mask: Tensor | None = None
-) -> Part:
+) -> AttentionPart:
     """Softmax attention over these tokens alone. `mask` is bool, broadcast to [B, H, g, n, T]; True attends."""
     kv_heads = key_BHTd.shape[1]
     query_BHgnd = query_BQnd.float().unflatten(1, (kv_heads, -1))
@@ -28,14 +28,16 @@ def partial_attention(
     return output.flatten(1, 2), lse.flatten(1, 2)
 
 
-def merge(*parts: Part) -> Part:
+def merge(*parts: AttentionPart) -> AttentionPart:
     """One softmax over the union: lse = log sum exp lse_i, o = sum exp(lse_i - lse) o_i."""
     lse = torch.stack([part[1] for part in parts]).logsumexp(0)
     output = sum((part[0] * (part[1] - lse).exp()[..., None] for part in parts), start=torch.zeros_like(parts[0][0]))
     return output, lse
 
 
-def context_and_new(tap: LayerTap, context: int, asked: int, leaves_BHC: Tensor) -> tuple[Part, Part, Part]:
+def context_and_new(
+    tap: LayerTap, context: int, asked: int, leaves_BHC: Tensor
+) -> tuple[AttentionPart, AttentionPart, AttentionPart]:
     """Attention of the last `asked` tokens: over kept context, over what follows it (causal), over evicted context."""
     query_BQnd = tap.query_BQLd[:, :, -asked:]
     key, value = tap.key_BHLd, tap.value_BHLd

@@ -15,7 +15,7 @@ from indexmem.eviction.memory.graphs import GRAPHED_POINTS, replayed
 LLOYD_ITERATIONS = 8
 
 
-def cluster(point_BHEd: Tensor, weight_BHE: Tensor, clusters: int, iterations: int = LLOYD_ITERATIONS) -> Tensor:
+def k_means(point_BHEd: Tensor, weight_BHE: Tensor, clusters: int, iterations: int = LLOYD_ITERATIONS) -> Tensor:
     """Assign each point to one of `clusters` clusters: int64 [B, H, E]. Points of weight 0 pull no centre.
 
     Centres start at the farthest-first traversal: outliers, which attention singles out too, get clusters of their own.
@@ -26,16 +26,16 @@ def cluster(point_BHEd: Tensor, weight_BHE: Tensor, clusters: int, iterations: i
 
 
 def lloyd(point_BHEd: Tensor, weight_BHE: Tensor, clusters: int, iterations: int) -> Tensor:
-    """`cluster`, kernel by kernel."""
+    """`k_means`, kernel by kernel."""
     centre_BHSd = _farthest_first(point_BHEd, weight_BHE, clusters)
     for _ in range(iterations):
-        slot_BHE = nearest(point_BHEd, centre_BHSd)
+        slot_BHE = nearest_centre(point_BHEd, centre_BHSd)
         total_BHS, (mean_BHSd,) = cluster_means(slot_BHE, weight_BHE, (point_BHEd,), clusters)
         centre_BHSd = torch.where(total_BHS[..., None] > 0, mean_BHSd, centre_BHSd)
-    return nearest(point_BHEd, centre_BHSd)
+    return nearest_centre(point_BHEd, centre_BHSd)
 
 
-def nearest(point_BHEd: Tensor, centre_BHSd: Tensor) -> Tensor:
+def nearest_centre(point_BHEd: Tensor, centre_BHSd: Tensor) -> Tensor:
     """Index of the nearest centre; ties go to the lower index. Uses |p-c|^2 = |p|^2 - 2 p.c + |c|^2 without |p|^2."""
     score_BHES = 2 * point_BHEd @ centre_BHSd.transpose(-1, -2) - centre_BHSd.square().sum(-1)[..., None, :]
     return score_BHES.argmax(-1)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryShape, MemoryState, Readout, fuse_by_mass
-from indexmem.eviction.memory.clustering import cluster, cluster_means
+from indexmem.eviction.memory.clustering import cluster_means, k_means
 from indexmem.models.geometry import Geometry
 
 METRIC_MOMENTUM = 0.9
@@ -65,7 +65,7 @@ class SlotMemory(LatentMemory):
         identity_dd = torch.eye(self.head_dim, device=key.device)
         root_Hdd = torch.linalg.cholesky(self.metric_Hdd + 1e-6 * self._mean_scale() * identity_dd)
         point_BHEd = key @ root_Hdd
-        slot_BHE = cluster(point_BHEd, mass, self.shape.dim)
+        slot_BHE = k_means(point_BHEd, mass, self.shape.dim)
         total, (key_mean, value_mean, point_mean) = cluster_means(
             slot_BHE, mass, (key, value, point_BHEd), self.shape.dim
         )

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from indexmem.eviction.memory.base import LatentMemory, MemoryShape
 from indexmem.eviction.memory.maps import LinearMemory, PositiveMemory
 from indexmem.eviction.memory.slots import SlotMemory
-from indexmem.eviction.stack import LayerStack
+from indexmem.eviction.trained_layers import TrainedLayers
 from indexmem.models.geometry import Geometry
 
 KINDS: Mapping[str, type[LatentMemory]] = MappingProxyType(
@@ -22,7 +22,7 @@ def module_name(base: str) -> str:
     return f"memory-{base}"
 
 
-class MemoryStack(LayerStack[MemoryShape]):
+class MemoryStack(TrainedLayers[MemoryShape]):
     """One memory for each layer of a backbone."""
 
     SHAPE = MemoryShape

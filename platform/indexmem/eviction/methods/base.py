@@ -16,7 +16,7 @@ from indexmem.config.schema import Experiment
 from indexmem.eviction.context import ContextCache, IndexerKeys, RowCache
 from indexmem.eviction.kept import everything, lengths_of
 from indexmem.eviction.methods.decode_scorer import DecodeScorer
-from indexmem.eviction.selection import PER_HEAD, Selection
+from indexmem.eviction.selection import PER_HEAD, PerHead, Selection, Shared
 from indexmem.models.attention import LayerTap
 from indexmem.models.backbone import Backbone
 from indexmem.models.geometry import Geometry
@@ -74,6 +74,11 @@ class EvictionMethod(ABC):
     own_pass = False  # True: `score_context` runs the backbone again instead of scoring the shared prefill's taps
     selection: Selection = PER_HEAD  # from scores and a budget to what each head keeps
     state_bytes = 0  # held for one context besides K, V and indexer keys, whatever is kept
+
+    @property
+    def decides(self) -> bool:
+        """Whether the method says by itself how many tokens a head keeps, or what of them."""
+        return type(self.selection) not in (PerHead, Shared) or type(self).compress is not EvictionMethod.compress
 
     @abstractmethod
     def score(self, tap: LayerTap) -> Tensor:

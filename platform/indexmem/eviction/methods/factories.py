@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from types import MappingProxyType
 from typing import Any, get_type_hints
 
 from kvpress import ScorerPress
-from pydantic import TypeAdapter, ValidationError
 
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.kvpress_scores import KvpressMethod
-
-NO_TYPES: Mapping[str, Any] = MappingProxyType({})
+from indexmem.eviction.methods.params import check_params
 
 Build = Callable[[Mapping[str, Any], MethodContext], EvictionMethod]
 
@@ -28,7 +25,7 @@ class Entry:
     build: Build
 
 
-def kvpress(
+def from_press(
     scores: str, press: type[ScorerPress], kind: type[KvpressMethod] = KvpressMethod, extra: tuple[str, ...] = ()
 ) -> Entry:
     """A scorer of kvpress with its press' own parameters, but for the budget, and `extra` ones of the method."""
@@ -42,7 +39,7 @@ def kvpress(
     return Entry(scores, kind, build)
 
 
-def own(scores: str, kind: type[EvictionMethod], allowed: tuple[str, ...] = ()) -> Entry:
+def from_params(scores: str, kind: type[EvictionMethod], allowed: tuple[str, ...] = ()) -> Entry:
     """A method that its parameters alone describe."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
@@ -52,7 +49,7 @@ def own(scores: str, kind: type[EvictionMethod], allowed: tuple[str, ...] = ()) 
     return Entry(scores, kind, build)
 
 
-def for_model(scores: str, kind: type[Any], *allowed: str) -> Entry:
+def from_model(scores: str, kind: type[Any], *allowed: str) -> Entry:
     """A method that is built for a model: its constructor takes the MethodContext first."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
@@ -62,7 +59,7 @@ def for_model(scores: str, kind: type[Any], *allowed: str) -> Entry:
     return Entry(scores, kind, build)
 
 
-def learned(scores: str, kind: type[Any], *allowed: str) -> Entry:
+def from_checkpoint(scores: str, kind: type[Any], *allowed: str) -> Entry:
     """A method with modules that a spec trains: its constructor takes their folder and the MethodContext."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
@@ -73,15 +70,3 @@ def learned(scores: str, kind: type[Any], *allowed: str) -> Entry:
         return kind(str(folder), context, **{name: params[name] for name in allowed if name in params})
 
     return Entry(scores, kind, build)
-
-
-def check_params(params: Mapping[str, Any], allowed: Sequence[str], types: Mapping[str, Any] = NO_TYPES) -> None:
-    """Raise UserError for a parameter that the method does not have, or a value that is not of its type."""
-    for name, value in params.items():
-        if name not in allowed:
-            raise UserError(f"unknown parameter '{name}'. Allowed: {', '.join(allowed) or 'none'}.")
-        if name in types:
-            try:
-                TypeAdapter(types[name]).validate_python(value, strict=True)
-            except ValidationError as error:
-                raise UserError(f"parameter '{name}': {error.errors()[0]['msg']}, got {value!r}") from None

@@ -15,7 +15,7 @@ from kvpress.presses.fastkvzip_press import FastKVzipGate
 from torch import Tensor, nn
 
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
-from indexmem.eviction.methods.pretrained import all_layers, check_sizes, hash_of_finite, load_weights
+from indexmem.eviction.methods.pretrained import all_layers, check_sizes, hash_of_finite, load_published
 from indexmem.eviction.ranking import ABOVE_WINDOW, with_window
 from indexmem.eviction.selection import Shared
 from indexmem.models.attention import LayerTap
@@ -41,7 +41,7 @@ class FastKVzip(EvictionMethod):
         window_ratio: float = 0.02,
     ) -> None:
         """Raises UserError when the gates are missing or fit another model."""
-        gates = load_weights(Gates, weights, "Jang-Hyun/Fast-KVzip/qwen3-8b/q4_dim16_sink16.pt")
+        gates = load_published(Gates, weights, "Jang-Hyun/Fast-KVzip/qwen3-8b/q4_dim16_sink16.pt")
         geometry = context.geometry
         held = (len(gates), gates.hidden_size, gates.kv_heads)
         check_sizes(str(weights), held, (all_layers(geometry), geometry.hidden_size, geometry.kv_heads))

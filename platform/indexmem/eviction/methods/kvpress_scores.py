@@ -67,7 +67,7 @@ class KvpressMethod(EvictionMethod):
             # Else presses make it of the hidden states, with queries of their own; of a text too short, they say so.
             attention = None
             if self.last_queries and self.last_queries <= tap.key_BHLd.shape[2]:
-                attention = window_attention(tap, self.last_queries)
+                attention = last_queries_attention(tap, self.last_queries)
             scores_BHL = self.press.score(module, tap.hidden_BLD, tap.key_BHLd, tap.value_BHLd, attention, kwargs)
         return window_by_age(self.press, scores_BHL)
 
@@ -179,7 +179,7 @@ class ExpectedAttentionOnDevice(ExpectedAttentionPress):
         return mu @ turned_dd, None if cov is None else turned_dd.T @ (cov @ turned_dd)
 
 
-def window_attention(tap: LayerTap, window: int) -> Tensor:
+def last_queries_attention(tap: LayerTap, window: int) -> Tensor:
     """Causal attention of the last `window` queries, fp32 [B, Q, W, L]."""
     heads, length = tap.key_BHLd.shape[1:3]
     query_BQWd = tap.query_BQLd[:, :, -window:].float()

@@ -16,7 +16,7 @@ from indexmem.config.modules import Across
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import check_geometry, read_config, weights_hash
 from indexmem.eviction.context import IndexerKeys, RowCache
-from indexmem.eviction.indexer import NAME, IndexerShape, IndexerStack
+from indexmem.eviction.indexer import INDEXER, IndexerShape, IndexerStack
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.decode_indexer import IndexerDecodeScorer
 from indexmem.eviction.selection import PER_HEAD, PerHead, Shared
@@ -81,7 +81,7 @@ class LearnedIndexer(IndexerScores):
             selection = replace(selection, across="layer")
         super().__init__(indexers, selection)
         shared = f"/{selection.across}/{context.floor}" if selection.shares else ""
-        self.checkpoint = weights_hash(folder, NAME) + shared
+        self.checkpoint = weights_hash(folder, INDEXER) + shared
 
 
 def selection_of(

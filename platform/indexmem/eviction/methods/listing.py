@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from indexmem.eviction.methods.registry import DECODING, EVICTS_NOTHING, INDEXMEM, LEARNED, METHODS, PRETRAINED
+from indexmem.eviction.methods.registry import DECODING, EVICTS_NOTHING, INDEXMEM, METHODS, PRETRAINED, TRAINED_BY_SPEC
 
 OWN_PASS = "own pass over the context"
 
@@ -11,7 +11,7 @@ def method_notes(name: str) -> tuple[str, ...]:
     """What sets a registered method apart from a scorer that works anywhere, for free."""
     notes = {
         OWN_PASS: METHODS[name].kind.own_pass,
-        "trained by `indexmem distill`": name in LEARNED,
+        "trained by `indexmem distill`": name in TRAINED_BY_SPEC,
         "needs weights": name in PRETRAINED,
         "ranks while decoding too": name in DECODING,
         "keeps every token": name in EVICTS_NOTHING,

@@ -36,7 +36,7 @@ class KVzap(KvpressMethod):
 
     def __init__(self, context: MethodContext, weights: str | None = None) -> None:
         """Raises UserError when the weights are missing or fit another model."""
-        model = load_weights(KVzapModel.from_pretrained, weights, "nvidia/KVzap-mlp-Qwen3-8B")
+        model = load_published(KVzapModel.from_pretrained, weights, "nvidia/KVzap-mlp-Qwen3-8B")
         geometry, config = context.geometry, model.config
         check_sizes(
             str(weights),
@@ -57,7 +57,7 @@ class QFilter(KvpressMethod):
 
     def __init__(self, context: MethodContext, weights: str | None = None) -> None:
         """Raises UserError when the weights are missing or fit another model."""
-        filters: Tensor = load_weights(QFilters.from_pretrained, weights, "nthngdy/Qwen3-8B_qfilt").q_filters.detach()
+        filters: Tensor = load_published(QFilters.from_pretrained, weights, "nthngdy/Qwen3-8B_qfilt").q_filters.detach()
         geometry = context.geometry
         check_sizes(str(weights), filters.shape, (all_layers(geometry), geometry.kv_heads, geometry.head_dim))
         press = QFilterPress()
@@ -86,7 +86,7 @@ class ExpectedAttentionStored(ExpectedAttention):
     ) -> None:
         """Raises UserError when the statistics are missing or fit another model."""
         example = "alessiodevoto/exp_att_stats_Qwen_Qwen3-8B_kmfoda_booksum_100_1000_4"
-        stats = load_weights(ExpectedAttentionStats.from_pretrained, weights, example)
+        stats = load_published(ExpectedAttentionStats.from_pretrained, weights, example)
         geometry = context.geometry
         sizes = (all_layers(geometry), geometry.heads, geometry.head_dim)
         check_sizes(str(weights), stats.query_mean.shape, sizes)
@@ -104,7 +104,7 @@ class ExpectedAttentionStored(ExpectedAttention):
         self.checkpoint = hash_of_finite(str(weights), stats.state_dict())
 
 
-def load_weights(load: Callable[[str], M], weights: str | None, example: str) -> M:
+def load_published(load: Callable[[str], M], weights: str | None, example: str) -> M:
     """What `load` makes of a folder or hub id. Raises UserError that says what is needed and where it comes from."""
     need = f"It needs weights that were trained for this model: weights: FOLDER or a hub id such as {example}"
     if not isinstance(weights, str):

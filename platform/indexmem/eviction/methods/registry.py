@@ -23,13 +23,7 @@ from kvpress import (
 
 from indexmem.config.schema import MethodConfig
 from indexmem.errors import UserError
-from indexmem.eviction.methods.base import EvictionMethod, MethodContext
-from indexmem.eviction.methods.compactor import CUR, Compactor, Seeded
-from indexmem.eviction.methods.crosslayer import RunningMean, RunningMeanConfig
-from indexmem.eviction.methods.duo import DuoAttention
-from indexmem.eviction.methods.factories import Entry, check_params, for_model, kvpress, learned, own
-from indexmem.eviction.methods.fastkvzip import FastKVzip
-from indexmem.eviction.methods.headwise import (
+from indexmem.eviction.methods.adakv import (
     AdaKV,
     AdaKVConfig,
     CriticalAdaKV,
@@ -37,6 +31,18 @@ from indexmem.eviction.methods.headwise import (
     CriticalKV,
     CriticalKVConfig,
 )
+from indexmem.eviction.methods.base import EvictionMethod, MethodContext
+from indexmem.eviction.methods.compactor import CUR, Compactor, Seeded
+from indexmem.eviction.methods.duo import DuoAttention
+from indexmem.eviction.methods.factories import (
+    Entry,
+    check_params,
+    from_checkpoint,
+    from_model,
+    from_params,
+    from_press,
+)
+from indexmem.eviction.methods.fastkvzip import FastKVzip
 from indexmem.eviction.methods.kvpress_scores import (
     TOVA,
     ExpectedAttention,
@@ -50,24 +56,23 @@ from indexmem.eviction.methods.kvpress_scores import (
 from indexmem.eviction.methods.kvzip import KVzip
 from indexmem.eviction.methods.learned import LearnedIndexer
 from indexmem.eviction.methods.locret import Locret
-from indexmem.eviction.methods.memory import WithMemory
-from indexmem.eviction.methods.observed import ObservedAttention
-from indexmem.eviction.methods.params import Params
+from indexmem.eviction.methods.params import MethodParams, share, take_sharing
 from indexmem.eviction.methods.pretrained import ExpectedAttentionStored, KVzap, QFilter
-from indexmem.eviction.methods.shared import share, take_sharing
-from indexmem.eviction.methods.simple import FullCache, Random, StreamingLLM
+from indexmem.eviction.methods.running_mean import RunningMean, RunningMeanConfig
+from indexmem.eviction.methods.simple import FullCache, ObservedAttention, Random, StreamingLLM
+from indexmem.eviction.methods.with_memory import WithMemory
 from indexmem.eviction.methods.xkv import XKV
 
-FULL = "full"
-EVICTS_NOTHING = frozenset({FULL, "xkv"})  # a memory of what they evict would stay empty
+FULL_CACHE = "full"
+EVICTS_NOTHING = frozenset({FULL_CACHE, "xkv"})  # a memory of what they evict would stay empty
 INDEXMEM, INDEXMEM_PARTS, MEMORY_SUFFIX = "indexmem", "indexer+memory", "+memory"
-LEARNED = frozenset({"indexer", "locret"})
+TRAINED_BY_SPEC = frozenset({"indexer", "locret"})
 PRETRAINED = frozenset({"kvzap", "fastkvzip", "qfilter", "expected_attention_stats"})  # weights of others
 # Methods that can also rank a cache while it grows.
 DECODING = ("indexer", "snapkv", "tova", "keydiff", "knorm", "streaming_llm", "random")
 
 
-def _over_base(scores: str, kind: type[Any], config: type[Params]) -> Entry:
+def _over_base(scores: str, kind: type[Any], config: type[MethodParams]) -> Entry:
     """A method that ranks by the scores of another one, named by its parameter `base`."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
@@ -81,47 +86,51 @@ def _over_base(scores: str, kind: type[Any], config: type[Params]) -> Entry:
 
 METHODS: Mapping[str, Entry] = MappingProxyType(
     {
-        FULL: own("nothing: everything is kept", FullCache),
-        "indexer": learned("distilled prediction of what a repetition attends to", LearnedIndexer),
-        "locret": learned("trained retention heads", Locret, "recent"),
-        "xkv": own("nothing: all tokens, in low rank", XKV, ("group", "key_share")),
-        "snapkv": kvpress("attention of the last queries", SnapKVPress, SnapKV),
-        "pyramidkv": kvpress("attention of the last queries, more tokens in lower layers", PyramidKVPress, PyramidKV),
-        "tova": kvpress("attention of the last query", TOVAPress, TOVA),
-        "keydiff": kvpress("distance of the key from the mean key", KeyDiffPress, KeyDiff),
-        "knorm": kvpress("shortness of the key", KnormPress, Knorm),
-        "expected_attention": kvpress(
+        FULL_CACHE: from_params("nothing: everything is kept", FullCache),
+        "indexer": from_checkpoint("distilled prediction of what a repetition attends to", LearnedIndexer),
+        "locret": from_checkpoint("trained retention heads", Locret, "recent"),
+        "xkv": from_params("nothing: all tokens, in low rank", XKV, ("group", "key_share")),
+        "snapkv": from_press("attention of the last queries", SnapKVPress, SnapKV),
+        "pyramidkv": from_press(
+            "attention of the last queries, more tokens in lower layers", PyramidKVPress, PyramidKV
+        ),
+        "tova": from_press("attention of the last query", TOVAPress, TOVA),
+        "keydiff": from_press("distance of the key from the mean key", KeyDiffPress, KeyDiff),
+        "knorm": from_press("shortness of the key", KnormPress, Knorm),
+        "expected_attention": from_press(
             "attention expected of later queries", ExpectedAttentionOnDevice, ExpectedAttention
         ),
-        "observed_attention": own("mean attention received", ObservedAttention),
-        "lagkv": kvpress("spread of key and value within the range of the next lag", LagKVPress, KeysAndValues),
-        "leverage": kvpress("leverage of the key", LeverageScorePress, Seeded, ("seed",)),
-        "non_causal_attention": kvpress("attention received within chunks, without causality", NonCausalAttnPress),
-        "compactor": own(
+        "observed_attention": from_params("mean attention received", ObservedAttention),
+        "lagkv": from_press("spread of key and value within the range of the next lag", LagKVPress, KeysAndValues),
+        "leverage": from_press("leverage of the key", LeverageScorePress, Seeded, ("seed",)),
+        "non_causal_attention": from_press("attention received within chunks, without causality", NonCausalAttnPress),
+        "compactor": from_params(
             "leverage and non-causal attention, blended by the budget",
             Compactor,
             ("sink_size_start", "sink_size_end", "chunk_size", "sketch_dimension", "blending", "seed"),
         ),
-        "cur": kvpress("leverage of key and value within a window", CURPress, CUR, ("seed",)),
-        "cap": kvpress("weighted leverage of the value", CapPress),
-        "streaming_llm": own("recency, after the first tokens", StreamingLLM, ("n_sink",)),
-        "random": own("noise", Random, ("seed",)),
+        "cur": from_press("leverage of key and value within a window", CURPress, CUR, ("seed",)),
+        "cap": from_press("weighted leverage of the value", CapPress),
+        "streaming_llm": from_params("recency, after the first tokens", StreamingLLM, ("n_sink",)),
+        "random": from_params("noise", Random, ("seed",)),
         "running_mean": _over_base("a base's scores, averaged over gated layers", RunningMean, RunningMeanConfig),
         "adakv": _over_base("a base's scores, compared among a layer's heads", AdaKV, AdaKVConfig),
         "criticalkv": _over_base("a base's scores, then times what the value writes", CriticalKV, CriticalKVConfig),
         "critical_adakv": _over_base("adakv's budgets, criticalkv's choice", CriticalAdaKV, CriticalAdaKVConfig),
-        "kvzip": own("highest attention while the context is repeated", KVzip, ("chunk_size", "n_sink", "layerwise")),
-        "duo_attention": for_model(
+        "kvzip": from_params(
+            "highest attention while the context is repeated", KVzip, ("chunk_size", "n_sink", "layerwise")
+        ),
+        "duo_attention": from_model(
             "heads: how far back they look", DuoAttention, "pattern", "sink_size", "recent_size"
         ),
-        "kvzap": for_model("trained prediction of KVzip's scores", KVzap, "weights"),
-        "fastkvzip": for_model(
+        "kvzap": from_model("trained prediction of KVzip's scores", KVzap, "weights"),
+        "fastkvzip": from_model(
             "trained gates that predict KVzip's scores",
             FastKVzip,
             *("weights", "layerwise", "n_sink", "window_size", "window_ratio"),
         ),
-        "qfilter": for_model("projection on the head's trained filter", QFilter, "weights"),
-        "expected_attention_stats": for_model(
+        "qfilter": from_model("projection on the head's trained filter", QFilter, "weights"),
+        "expected_attention_stats": from_model(
             "attention expected of later queries, from stored statistics",
             ExpectedAttentionStored,
             *("weights", "n_future_positions", "n_sink", "use_covariance", "use_vnorm", "epsilon"),
@@ -150,7 +159,7 @@ def make_method(config: MethodConfig, context: MethodContext) -> EvictionMethod:
         sharing, params = take_sharing(config.params)
         if not plus:
             return share(entry.build(params, context), sharing)
-        without_memory = {k: v for k, v in params.items() if k != "checkpoint" or base in LEARNED}
+        without_memory = {k: v for k, v in params.items() if k != "checkpoint" or base in TRAINED_BY_SPEC}
         return _with_memory(share(entry.build(without_memory, context), sharing), base, params, context)
     except UserError as error:
         raise UserError(f"Method '{config.label}': {error}") from None
@@ -160,7 +169,7 @@ def needs_training(config: MethodConfig) -> bool:
     """Whether the method uses weights that a spec trains, and names no folder of its own to take them from."""
     if "base" in config.params and needs_training(MethodConfig.model_validate(config.params["base"])):
         return True
-    trained = config.name in LEARNED or config.name == INDEXMEM or config.name.endswith(MEMORY_SUFFIX)
+    trained = config.name in TRAINED_BY_SPEC or config.name == INDEXMEM or config.name.endswith(MEMORY_SUFFIX)
     return trained and not config.params.get("checkpoint")
 
 

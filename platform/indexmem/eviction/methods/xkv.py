@@ -15,7 +15,7 @@ from torch import Tensor
 
 from indexmem.errors import UserError
 from indexmem.eviction.context import ContextCache, RowCache
-from indexmem.eviction.lowrank import affordable_ranks, into_layers, principal_axes, side_by_side, truncate
+from indexmem.eviction.lowrank import affordable_ranks, layers_to_matrix, matrix_to_layers, principal_axes, truncate
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.models.attention import LayerTap, unrotate
 
@@ -70,9 +70,9 @@ class XKV(EvictionMethod):
             values = truncate(values_LN, axes[1], value_rank, dtype)
             stored_bytes += keys.nbytes + values.nbytes
             step_bytes += sum(keys_LN.shape) * dtype.itemsize  # a rank
-            restored_HLd = into_layers(keys.restore(), heads, head_dim)
+            restored_HLd = matrix_to_layers(keys.restore(), heads, head_dim)
             keys_HLd += [_rotate(layer, context).to(dtype) for layer in restored_HLd]
-            values_HLd += [layer.to(dtype) for layer in into_layers(values.restore(), heads, head_dim)]
+            values_HLd += [layer.to(dtype) for layer in matrix_to_layers(values.restore(), heads, head_dim)]
         everything_HL = torch.arange(tokens, device=keys_HLd[0].device).expand(heads, tokens)
         return RowCache(
             keys_HLd,
@@ -89,8 +89,8 @@ class XKV(EvictionMethod):
 
     def _matrices(self, context: ContextCache, layers: range) -> tuple[Tensor, Tensor]:
         """Keys before RoPE and values of some layers, [L, N] each."""
-        keys = side_by_side([_unrotate(context.keys_HLd[layer], context) for layer in layers])
-        return keys, side_by_side([context.values_HLd[layer] for layer in layers])
+        keys = layers_to_matrix([_unrotate(context.keys_HLd[layer], context) for layer in layers])
+        return keys, layers_to_matrix([context.values_HLd[layer] for layer in layers])
 
     def _shared_axes(self, context: ContextCache) -> list[tuple[Tensor, Tensor]]:
         # The costly part, the same for every ratio: kept for as long as the next cells are of the same context.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from torch import nn
 
 from indexmem.errors import UserError
-from indexmem.eviction.checkpoint import CONFIG, MEND, load_module, load_weights, weights_path
+from indexmem.eviction.checkpoint import CONFIG, MEND, fill_module, load_module, weights_path
 from indexmem.models.geometry import Geometry
 
 
@@ -23,7 +23,7 @@ class Shape(Protocol):
 ShapeT = TypeVar("ShapeT", bound=Shape)
 
 
-class LayerStack(nn.ModuleList, Generic[ShapeT]):
+class TrainedLayers(nn.ModuleList, Generic[ShapeT]):
     """Modules in layer order. A subclass is made of (shape, geometry), and its `SHAPE` is the shape's class."""
 
     SHAPE: ClassVar[type[Any]]
@@ -46,7 +46,7 @@ class LayerStack(nn.ModuleList, Generic[ShapeT]):
             raise UserError(
                 f"{Path(folder) / CONFIG}: no '{name}' can be built of shape {shape} ({error}). {MEND}"
             ) from None
-        load_weights(stack, weights, weights_path(folder, name))
+        fill_module(stack, weights, weights_path(folder, name))
         return stack
 
     @property

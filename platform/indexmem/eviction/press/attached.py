@@ -25,6 +25,7 @@ from indexmem.eviction.memory.attention import partial_attention
 from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryState
 from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.models.attention import attention_layers, layer_number, output_weight, unrotate
+from indexmem.models.projection import rotate
 
 ATTRIBUTE = "latent_memory"  # of a cache
 
@@ -112,7 +113,8 @@ class AttachedMemories:
             return None
         memory, state = self._memory_of(module), held.states[_index(module)]
         pre_BQnd = self._pre_rope_query(module, hidden_BnD)
-        post_BQnd = rotate(pre_BQnd, *kwargs["position_embeddings"])
+        cos_B1nr, sin_B1nr = (table.unsqueeze(1) for table in kwargs["position_embeddings"])
+        post_BQnd = rotate(pre_BQnd, cos_B1nr, sin_B1nr)
         sees = torch.ones(new, cached, dtype=torch.bool, device=key_BHTd.device).tril(cached - new)
         evicted_BHL = held.evicted_BHL.get(_index(module))
         if evicted_BHL is not None:
@@ -131,17 +133,6 @@ class AttachedMemories:
         layer = layer_number(module)
         assert layer is not None, "only layers with full attention are hooked"
         return self._memories[layer]  # type: ignore[return-value]
-
-
-def rotate(x_BQnd: Tensor, cos_Bnr: Tensor, sin_Bnr: Tensor) -> Tensor:
-    """Rotary embedding x cos + rot(x) sin, rot((a, b)) = (-b, a), on the first r dimensions; the others pass.
-
-    In the dtype of x, as the models compute it.
-    """
-    cos, sin = cos_Bnr.unsqueeze(1), sin_Bnr.unsqueeze(1)
-    rotated, passed = x_BQnd.split([cos.shape[-1], x_BQnd.shape[-1] - cos.shape[-1]], dim=-1)
-    first, second = rotated.chunk(2, dim=-1)
-    return torch.cat((rotated * cos + torch.cat((-second, first), dim=-1) * sin, passed), dim=-1)
 
 
 def _index(module: nn.Module) -> int:

@@ -11,13 +11,7 @@ from indexmem.config.schema import MethodConfig
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.simple import FullCache
-from indexmem.eviction.selection import PerHead, Shared
 from indexmem.models.attention import LayerTap
-
-
-def decides(method: EvictionMethod) -> bool:
-    """Whether the method says by itself how many tokens a head keeps, or what of them."""
-    return type(method.selection) not in (PerHead, Shared) or type(method).compress is not EvictionMethod.compress
 
 
 class ByScoresOf(EvictionMethod):
@@ -25,7 +19,7 @@ class ByScoresOf(EvictionMethod):
 
     def __init__(self, base: EvictionMethod, config: MethodConfig) -> None:
         """Raises UserError for a base that is more than a scorer: its other half would be lost without notice."""
-        if decides(base) or base.selection.shares:
+        if base.decides or base.selection.shares:
             raise UserError(
                 f"base '{config.label}' decides more than scores; use a method that only scores, such as 'snapkv'"
             )

@@ -18,8 +18,8 @@ from indexmem.config.schema import MethodConfig
 from indexmem.errors import UserError
 from indexmem.eviction.kept import Kept, ragged
 from indexmem.eviction.methods.base import EvictionMethod
-from indexmem.eviction.methods.params import Params
-from indexmem.eviction.methods.wrapping import ByScoresOf
+from indexmem.eviction.methods.over_base import ByScoresOf
+from indexmem.eviction.methods.params import MethodParams
 from indexmem.eviction.ranking import best_of_all, comparable, two_stages
 from indexmem.eviction.selection import Selection, Shared, whole_tokens
 from indexmem.models.attention import LayerTap, output_weight
@@ -28,14 +28,14 @@ Share = Annotated[float, Field(ge=0, le=1)]
 TOKEN_BLOCK = 4096  # tokens projected at once: bounds the product at TOKEN_BLOCK x D
 
 
-class AdaKVConfig(Params):
+class AdaKVConfig(MethodParams):
     """Parameters of `adakv`."""
 
     base: MethodConfig = Field(MethodConfig(name="snapkv"), description="whose scores: a name, or a method")
     alpha_safeguard: Share = Field(0.2, description="share of an even budget that every head keeps in any case")
 
 
-class CriticalKVConfig(Params):
+class CriticalKVConfig(MethodParams):
     """Parameters of `criticalkv`."""
 
     base: MethodConfig = Field(MethodConfig(name="snapkv"), description="whose scores: a name, or a method")
