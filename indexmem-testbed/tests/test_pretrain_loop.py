@@ -187,7 +187,7 @@ def test_what_training_leaves_runs_in_the_engine(config, tmp_path):
     from indexmem.config.budget import Budget
     from indexmem.config.schema import MethodConfig
     from indexmem.evaluate.cell import CellEvaluator
-    from indexmem.evaluate.cells import Cell, Task
+    from indexmem.evaluate.work import GridCell, Task
     from indexmem.eviction.methods.base import MethodContext
     from indexmem.eviction.methods.registry import make_method
 
@@ -205,7 +205,7 @@ def test_what_training_leaves_runs_in_the_engine(config, tmp_path):
         for name in ("full", "knorm")
     }
     cells = tuple(
-        Cell(name, MethodConfig(name=name), Budget.of_ratio(ratio), "niah_single_2", "t", "")
+        GridCell(name, MethodConfig(name=name), Budget.of_ratio(ratio), "niah_single_2", "t", "")
         for name, ratio in (("full", 0.0), ("knorm", 0.5))
     )
     provenance = {"git_commit": "t", "versions": {}, "host": "t"}

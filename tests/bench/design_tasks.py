@@ -28,7 +28,7 @@ from indexmem.config.budget import NOTHING_EVICTED, Budget
 from indexmem.config.load import validate
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.cells import Cell, Task
+from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerStack
 from indexmem.eviction.memory.stack import MemoryStack, module_name
@@ -88,9 +88,9 @@ def methods_of(
     return methods, baselines
 
 
-def cells_of(methods: Iterable[str], ratios: Sequence[float], benchmark: str) -> tuple[Cell, ...]:
+def cells_of(methods: Iterable[str], ratios: Sequence[float], benchmark: str) -> tuple[GridCell, ...]:
     return tuple(
-        Cell(f"{name}@{budget}", MethodConfig(name=name), budget, benchmark, "bench", "")
+        GridCell(f"{name}@{budget}", MethodConfig(name=name), budget, benchmark, "bench", "")
         for name in methods
         for budget in ([NOTHING_EVICTED] if name == FULL_CACHE else map(Budget.of_ratio, ratios))
     )

@@ -32,7 +32,7 @@ from tiny_tokenizers import TEXT
 from indexmem.config.load import validate
 from indexmem.config.schema import Experiment
 from indexmem.evaluate import fanout, grid
-from indexmem.evaluate.crew import Crew, Member, Report
+from indexmem.evaluate.crew import Crew, CrewReport, Member
 from indexmem.evaluate.driver import assignment_of
 from indexmem.evaluate.grid import GridPlan
 from indexmem.results.schema import ROW_SCHEMA
@@ -95,7 +95,7 @@ class Watch:
                 watch.end = time.monotonic()
                 super().__exit__(*error)
 
-            def _receive(self, reference: Any) -> Report | None:
+            def _receive(self, reference: Any) -> CrewReport | None:
                 member = self._calls[reference]
                 report = super()._receive(reference)
                 if member.state == "ready" and member not in watch.times:
@@ -168,15 +168,11 @@ def measure_plan(experiment: Experiment, results: Results) -> GridPlan:
         grid._cells(experiment, plan.model_fingerprint, {benchmark: build}, checkpoints)
     with results.timed("what is missing, empty store"):
         plan.missing()
-    with results.timed("  as tasks, remaining()"):
-        plan.remaining()
     half = len(plan.samples[benchmark]) // 2
     fill(plan, experiment, 0, half, results)
     with results.timed(f"what is missing, {half * len(plan.cells):,} rows stored"):
         missing = plan.missing()
     assert sum(int(mask.sum()) for mask in missing.values()) == plan.row_count - half * len(plan.cells)
-    with results.timed("  as tasks, remaining()"):
-        plan.remaining()
     fill(plan, experiment, half, len(plan.samples[benchmark]))
     with results.timed(f"what is missing, all {plan.row_count:,} rows stored"):
         assert not any(mask.any() for mask in plan.missing().values())

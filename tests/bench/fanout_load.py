@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from indexmem.evaluate.cells import Cell, Task
-from indexmem.evaluate.rows import Row, base_row
-from indexmem.evaluate.worker import Assignment
+from indexmem.evaluate.rows import ResultRow, base_row
+from indexmem.evaluate.work import Assignment, GridCell, Task
 from indexmem.results.schema import OK
 
 ANSWER = "".join(random.Random(0).choices(string.ascii_lowercase + " ", k=2**20))
@@ -20,7 +19,7 @@ MEASURED = ("kept_mean", "measured_ratio", "prefill_seconds", "score_seconds", "
 COUNTED = ("context_tokens", "question_tokens", "new_tokens", "kept_min", "kept_max", "kv_bytes", "indexer_bytes")
 
 
-def row_of(assignment: Assignment, task: Task, cell: Cell, rng: random.Random) -> Row:
+def row_of(assignment: Assignment, task: Task, cell: GridCell, rng: random.Random) -> ResultRow:
     """A finished row: 120 letters of answer, and numbers that do not repeat."""
     start = rng.randrange(len(ANSWER) - 120)
     measured = {name: rng.random() for name in MEASURED} | {name: rng.randrange(10_000) for name in COUNTED}
@@ -35,7 +34,7 @@ class Paced:
     assignment: Assignment
     seconds: float  # for a sample in all its cells
 
-    def evaluate(self, tasks: Sequence[Task]) -> tuple[list[Row], list[Row]]:
+    def evaluate(self, tasks: Sequence[Task]) -> tuple[list[ResultRow], list[ResultRow]]:
         rng = random.Random(tasks[0].sample.id)
         for task in tasks:
             time.sleep(self.seconds * len(task.cells) / len(self.assignment.cells[task.sample.benchmark]))

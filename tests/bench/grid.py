@@ -39,7 +39,7 @@ from indexmem.config.budget import Budget
 from indexmem.config.load import validate
 from indexmem.config.schema import ModelConfig
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.cells import Cell, Task
+from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
 from indexmem.models.attention import ATTENTION_NAME
@@ -133,7 +133,7 @@ def make_tasks(backbone: Backbone, arguments: argparse.Namespace) -> list[Task]:
     benchmark = get_benchmark("niah_single_2")
     methods = validate({"grid": {"methods": arguments.methods}}, "bench").grid.methods
     cells = tuple(
-        Cell(f"{method.name}@{ratio:g}", method, Budget.of_ratio(ratio), benchmark.name, "bench", "")
+        GridCell(f"{method.name}@{ratio:g}", method, Budget.of_ratio(ratio), benchmark.name, "bench", "")
         for method in methods
         for ratio in arguments.ratios
     )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +23,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
 import torch
+from prefill_flops import prefill_flops
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from indexmem.config.modules import IndexerConfig
-from indexmem.engine.prefill_flops import prefill_flops
 from indexmem.engine.sparse_prefill import sparse_prefill
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.methods.learned import IndexerScores

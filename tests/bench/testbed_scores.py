@@ -27,7 +27,7 @@ from indexmem.config.budget import NOTHING_EVICTED, Budget
 from indexmem.config.load import validate
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.cells import Cell, Task
+from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.methods.registry import FULL_CACHE
 from indexmem.files import write_whole
 from indexmem.models.texts import load_texts
@@ -59,10 +59,10 @@ def spec_of(args: argparse.Namespace, length: int) -> Experiment:
     return validate({"model": model, "grid": grid}, "bench")
 
 
-def cells_of(spec: Experiment, benchmark: str) -> tuple[Cell, ...]:
+def cells_of(spec: Experiment, benchmark: str) -> tuple[GridCell, ...]:
     """One for the full cache, and one for each other method and ratio."""
     return tuple(
-        Cell(f"{method.label}@{budget}", method, budget, benchmark, "bench", "")
+        GridCell(f"{method.label}@{budget}", method, budget, benchmark, "bench", "")
         for method in spec.grid.methods
         for budget in ([NOTHING_EVICTED] if method.name == FULL_CACHE else map(Budget.of_ratio, spec.grid.ratios))
     )

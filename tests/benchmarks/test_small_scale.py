@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from grids import remaining
 
 from indexmem.config.load import validate
 from indexmem.evaluate.cell import CellEvaluator
@@ -56,7 +57,7 @@ def run(backbone, tmp_path):
         context = MethodContext(backbone.geometry)
         methods = {label: make_method(config, context) for label, config in planned.methods.items()}
         evaluator = CellEvaluator(experiment, backbone, methods, {"git_commit": "", "versions": {}, "host": ""})
-        rows, _ = evaluator.evaluate([replace(task, keep_retention=False) for task in planned.remaining()])
+        rows, _ = evaluator.evaluate([replace(task, keep_retention=False) for task in remaining(planned)])
         assert [row["status"] for row in rows] == ["ok"] * planned.row_count, rows
         return rows
 

@@ -10,7 +10,7 @@ from indexmem.config.schema import MethodConfig
 from indexmem.distill.history import History
 from indexmem.distill.loop import LocalContext, distill
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.cells import Cell, Task
+from indexmem.evaluate.work import GridCell, Task
 from indexmem.models.backbone import load_backbone
 from indexmem.models.texts import load_texts
 
@@ -50,7 +50,7 @@ def scores(spec, backbone, folders):
     found = {name: dict.fromkeys(BUDGETS, 0.0) for name in folders}
     for benchmark in make_benchmarks(spec.grid.benchmarks):
         cells = [
-            Cell(f"{name}/{ratio}", config, Budget.of_ratio(ratio), benchmark.name, "test", "")
+            GridCell(f"{name}/{ratio}", config, Budget.of_ratio(ratio), benchmark.name, "test", "")
             for name, config in methods.items()
             for ratio in BUDGETS
         ]

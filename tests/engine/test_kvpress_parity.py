@@ -3,6 +3,7 @@
 import kvpress
 import pytest
 import torch
+from grids import remaining
 from transformers import AutoModelForCausalLM, pipeline
 
 from indexmem.config.load import validate
@@ -59,7 +60,7 @@ def test_text_equals_the_kvpress_pipeline(tmp_path, name, methods, samples):
     model = AutoModelForCausalLM.from_pretrained(resolve(spec.model), attn_implementation="sdpa", dtype=torch.float32)
     theirs = pipeline("kv-press-text-generation", model=model, tokenizer=ours.backbone.tokenizer, device="cpu")
     compared, texts = 0, set()
-    for task in grid.remaining():
+    for task in remaining(grid):
         rows, _ = ours.evaluate([task])
         for row in rows:
             expected = theirs(

@@ -25,7 +25,7 @@ def batches(draw):
 
 
 @given(batches())
-def test_every_lane_has_one_place_that_suits_it(batch):
+def test_every_lane_is_in_one_bucket_that_suits_it(batch):
     lengths, remembers = batch
     layout = LaneLayout.of(lengths, remembers, COLUMN, CPU)
     heads, flat = len(lengths[0]), [length for row in lengths for length in row]
@@ -33,15 +33,15 @@ def test_every_lane_has_one_place_that_suits_it(batch):
     assert [b.begin for b in layout.buckets] == [0, *(b.end for b in layout.buckets)][:-1]
     assert layout.buckets[-1].end == len(flat)
     for bucket in layout.buckets:
-        for lane in layout.lane_N[bucket.places]:
+        for lane in layout.lane_N[bucket.span]:
             assert remembers[lane // heads] == bucket.remembers
             assert flat[lane] <= bucket.width
-        lanes = [flat[lane] for lane in layout.lane_N[bucket.places]]
+        lanes = [flat[lane] for lane in layout.lane_N[bucket.span]]
         assert bucket.width - max(lanes) < ALIGN
         assert sum(max(lanes) - length for length in lanes) <= CALL_BYTES["cpu"] // COLUMN
     by_lane = torch.arange(len(flat))
-    assert layout.into_lanes(layout.into_places(by_lane)).tolist() == by_lane.tolist()
-    assert layout.into_places(by_lane).tolist() == list(layout.lane_N)
+    assert layout.into_lanes(layout.into_buckets(by_lane)).tolist() == by_lane.tolist()
+    assert layout.into_buckets(by_lane).tolist() == list(layout.lane_N)
 
 
 @given(batches(), st.data())
@@ -52,12 +52,12 @@ def test_selecting_rows_keeps_their_lanes_where_they_were(batch, data):
     chosen, origins = layout.select(rows)
     heads = len(lengths[0])
     assert sorted(chosen.lane_N) == list(range(len(rows) * heads))
-    for bucket, (number, places) in zip(chosen.buckets, origins, strict=True):
+    for bucket, (number, indices) in zip(chosen.buckets, origins, strict=True):
         old = layout.buckets[number]
         assert (bucket.width, bucket.remembers) == (old.width, old.remembers)
-        for lane, place in zip(chosen.lane_N[bucket.places], places.tolist(), strict=True):
+        for lane, index in zip(chosen.lane_N[bucket.span], indices.tolist(), strict=True):
             row, head = divmod(lane, heads)
-            assert layout.lane_N[old.begin + place] == rows[row] * heads + head
+            assert layout.lane_N[old.begin + index] == rows[row] * heads + head
 
 
 def test_sorted_rows_need_no_reordering():

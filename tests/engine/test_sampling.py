@@ -16,10 +16,9 @@ from tiny_models import random_ids, tiny_backbone
 from indexmem.config.decoding import DecodingConfig
 from indexmem.config.schema import EvictionConfig, MethodConfig
 from indexmem.engine.decode import DecodeRow, decode
-from indexmem.engine.endings import Endings
 from indexmem.engine.prefill import prefill
 from indexmem.engine.recompress import Compression
-from indexmem.engine.sampling import RowChoice, TokenChoice, draw
+from indexmem.engine.sampling import Endings, RowChoice, TokenChoice, draw
 from indexmem.engine.steps import Steps
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method

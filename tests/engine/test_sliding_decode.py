@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM
 
 from indexmem.config.modules import IndexerConfig, MemoryConfig
 from indexmem.config.schema import EvictionConfig, MethodConfig
-from indexmem.engine import decode as decoding
 from indexmem.engine.decode import DecodeRow, decode
 from indexmem.engine.prefill import prefill
 from indexmem.engine.recompress import Compression, Recompression
@@ -235,4 +234,4 @@ def test_a_batch_is_planned_with_the_bytes_of_its_rings():
     without = replace(row, cache=replace(row.cache, windows=()))
     rings = WindowRings([row.cache], at_once=8)
     held = sum(ring.nbytes for ring in [*rings.keys_RHTd.values(), *rings.values_RHTd.values()])
-    assert decoding._row_bytes(row) - decoding._row_bytes(without) == held
+    assert row.bytes_at_end - without.bytes_at_end == held

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from prefill_flops import prefill_flops
 from tiny_models import FULL_FAMILIES, random_ids, tiny_backbone, tiny_model
 from transformers import AttentionInterface
 
@@ -11,7 +12,6 @@ from indexmem.config.modules import IndexerConfig
 from indexmem.config.schema import EvictionConfig
 from indexmem.engine.decode import DecodeRow, decode
 from indexmem.engine.prefill import prefill
-from indexmem.engine.prefill_flops import prefill_flops
 from indexmem.engine.recompress import Compression
 from indexmem.engine.sparse_prefill import sparse_prefill
 from indexmem.eviction.indexer import IndexerShape, IndexerStack

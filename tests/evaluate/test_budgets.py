@@ -19,10 +19,10 @@ from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.cells import Cell, Task
 from indexmem.evaluate.eviction_rules import check_budgets
 from indexmem.evaluate.grid import _cells, plan
 from indexmem.evaluate.prepare import prepare
+from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.footprint import BudgetError, Footprint, check_bytes, check_kept
@@ -51,10 +51,10 @@ def checkpoint_of(geometry: Geometry, folder, share_every: int = 2, token_term: 
     return str(save_modules({"indexer": indexers, "memory-indexer": memories}, folder))
 
 
-def cells_of(budget: Budget, names=METHODS) -> list[Cell]:
+def cells_of(budget: Budget, names=METHODS) -> list[GridCell]:
     params = {"snapkv": {"window_size": 16}, "pyramidkv": {"window_size": 4}, "adakv": {"base": {"name": "knorm"}}}
     return [
-        Cell(name, MethodConfig(name=name, params=params.get(name, {})), budget, "niah_single_1", "b", "")
+        GridCell(name, MethodConfig(name=name, params=params.get(name, {})), budget, "niah_single_1", "b", "")
         for name in names
     ]
 
@@ -218,7 +218,7 @@ def test_heads_that_share_have_as_many_tokens_as_heads_that_do_not(tmp_path, rat
     context = MethodContext(tiny_backbone().geometry, checkpoint=folder, share="model", floor=0.1)
     configs = [MethodConfig(name="knorm"), MethodConfig(name="indexer"), MethodConfig(name="adakv")]
     configs += [MethodConfig(name="keydiff", params={"share": share}) for share in ("head", "layer", "model")]
-    cells = [Cell(config.label, config, Budget.of_ratio(ratio), "b", "b", "") for config in configs]
+    cells = [GridCell(config.label, config, Budget.of_ratio(ratio), "b", "b", "") for config in configs]
     ids = [token % VOCABULARY for token in range(2, 2 + length)]
     methods = {config.label: make_method(config, context) for config in configs}
     done = prepare(tiny_backbone(), ids, cells, methods, EvictionConfig())

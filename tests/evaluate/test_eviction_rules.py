@@ -15,9 +15,9 @@ from indexmem.config.modules import IndexerConfig, MemoryConfig
 from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.cells import Cell, Task
 from indexmem.evaluate.eviction_rules import check_budgets, check_eviction, check_trained_shape
 from indexmem.evaluate.grid import plan
+from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.memory.base import MemoryShape
@@ -122,7 +122,7 @@ def rows_with(folders, methods, **eviction):
         "niah_single_1/0", "niah_single_1", "some words that go on for a while " * 12, "what was it?", "", ("x",), 20
     )
     cells = [
-        Cell(label, config, Budget.of_ratio(0.0 if label == "full" else 0.25), "niah_single_1", "build", "")
+        GridCell(label, config, Budget.of_ratio(0.0 if label == "full" else 0.25), "niah_single_1", "build", "")
         for label, config in configs.items()
     ]
     rows, retention = evaluator.evaluate([Task(sample, tuple(cells), keep_retention=True)])

@@ -7,11 +7,10 @@ from null_grid import PROVENANCE, null_assignment, null_cells, null_samples, nul
 from indexmem.config.budget import Budget
 from indexmem.config.schema import MethodConfig
 from indexmem.evaluate import progress as module
-from indexmem.evaluate.cells import Cell
-from indexmem.evaluate.digest import KEPT_FAILURES, Digest
-from indexmem.evaluate.progress import Progress
+from indexmem.evaluate.progress import MAX_BUDGETS, MAX_METHODS, PartialScores, Progress
 from indexmem.evaluate.rows import base_row, failed_row
-from indexmem.evaluate.scores import MAX_BUDGETS, MAX_METHODS, PartialScores
+from indexmem.evaluate.work import GridCell
+from indexmem.evaluate.worker import KEPT_FAILURES, Digest
 from indexmem.progress.status import FailureNote
 
 
@@ -95,10 +94,12 @@ def test_a_digest_says_of_rows_what_the_driver_needs(tmp_path):
     assert (empty.done, empty.cache_bytes, empty.failures) == (0, 0, ())
 
 
-def made_cells(methods, budgets, benchmarks=("a", "b")) -> dict[str, list[Cell]]:
+def made_cells(methods, budgets, benchmarks=("a", "b")) -> dict[str, list[GridCell]]:
     return {
         name: [
-            Cell(f"{name}{m}{b}", MethodConfig(name=m), Budget.parse(b), name, "", "") for m in methods for b in budgets
+            GridCell(f"{name}{m}{b}", MethodConfig(name=m), Budget.parse(b), name, "", "")
+            for m in methods
+            for b in budgets
         ]
         for name in benchmarks
     }

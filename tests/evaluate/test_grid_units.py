@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexmem.evaluate.crew import Member, shares
-from indexmem.evaluate.units import PIECES, SMALLEST_PIECE, Backlog, Unit
+from indexmem.evaluate.work import PIECES, SMALLEST_PIECE, Backlog, Unit
 from indexmem.runtime import workers_on
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from null_grid import NullEvaluator, null_assignment, null_plan, null_spec
 
-from indexmem.evaluate.units import Backlog
-from indexmem.evaluate.worker import Worker, packed_samples
+from indexmem.evaluate.work import Backlog, packed_samples
+from indexmem.evaluate.worker import Worker
 from indexmem.results.schema import OK
 
 

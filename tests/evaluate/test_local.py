@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from grids import remaining
 from null_grid import PROVENANCE, NullEvaluator, null_assignment, null_plan, null_spec
 
 from indexmem.evaluate.cell import CellEvaluator
@@ -53,7 +54,7 @@ def test_who_stops_early_keeps_what_is_stored_and_lets_go_of_the_cells(tmp_path,
     *_, last = evaluate_here(spec, plan, PROVENANCE)
     assert (last.done, last.total, last.failed, last.actors) == (24, 24, 0, 0)
     assert sum(evaluator.at_once) == 24, "nothing is computed twice"
-    assert plan.remaining() == []
+    assert remaining(plan) == []
 
 
 def test_a_sample_that_fails_costs_its_own_rows_and_is_tried_again_by_the_next_call(spec, evaluator):

@@ -11,9 +11,9 @@ from tiny_models import random_ids, tiny_backbone
 from indexmem.config.budget import Budget
 from indexmem.config.schema import EvictionConfig, MethodConfig
 from indexmem.errors import UserError
-from indexmem.evaluate.cells import Cell
 from indexmem.evaluate.prepare import prepare
 from indexmem.evaluate.trial import try_parameters
+from indexmem.evaluate.work import GridCell
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
 from indexmem.eviction.methods.simple import Random
@@ -138,7 +138,7 @@ class Failing(Random):
 @pytest.mark.parametrize("place", ["score", "rank", "choose", "bytes"])
 def test_whatever_a_method_raises_costs_its_own_rows(place, error):
     methods = {"good": Random(), "bad": Failing(place, error), "other": Random(seed=1)}
-    cells = [Cell(name, MethodConfig(name=name), Budget.of_ratio(0.5), "b", "b", "") for name in methods]
+    cells = [GridCell(name, MethodConfig(name=name), Budget.of_ratio(0.5), "b", "b", "") for name in methods]
     done = prepare(tiny_backbone(), random_ids(60), cells, methods, EvictionConfig())
     assert done.ready.keys() == {"good", "other"}
     assert isinstance(done.errors["bad"], error)
@@ -148,6 +148,6 @@ def test_whatever_a_method_raises_costs_its_own_rows(place, error):
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError, torch.AcceleratorError])
 def test_what_the_machine_raises_is_not_a_method_s(error):
     methods = {"good": Random(), "bad": Failing("score", error)}
-    cells = [Cell(name, MethodConfig(name=name), Budget.of_ratio(0.5), "b", "b", "") for name in methods]
+    cells = [GridCell(name, MethodConfig(name=name), Budget.of_ratio(0.5), "b", "b", "") for name in methods]
     with pytest.raises(error):
         prepare(tiny_backbone(), random_ids(60), cells, methods, EvictionConfig())

@@ -6,15 +6,14 @@ import json
 
 import numpy as np
 import pytest
+from grids import remaining
 from tiny_models import save_tiny_model
 
 from indexmem.config.load import validate
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator, draw_seed
-from indexmem.evaluate.cells import Task
 from indexmem.evaluate.grid import plan, repeated
-from indexmem.evaluate.units import Backlog
-from indexmem.evaluate.worker import Assignment, packed_samples
+from indexmem.evaluate.work import Assignment, Backlog, Task, packed_samples
 from indexmem.results.summary import summarise
 
 PROVENANCE = {"git_commit": "", "versions": {}, "host": ""}
@@ -65,12 +64,12 @@ def test_what_is_stored_is_not_done_again(files, tmp_path):
     """lm-eval #3046: a cache keyed by the prompt gives one answer k times."""
     experiment = spec(files, tmp_path, decoding=WARM)
     grid = plan(experiment)
-    rows = evaluated(experiment, grid.remaining())
+    rows = evaluated(experiment, remaining(grid))
     keys = {(row["cell_id"], row["sample_id"], row["repeat"]) for row in rows}
     assert len(keys) == len(rows) == grid.row_count == 2 * 2 * 3
     stored = [row for row in rows if (row["sample_id"], row["repeat"]) != ("jsonl/1", 2)]
     grid.store.append(stored, grid.partitions[0])
-    assert [(task.sample.id, task.sample.repeat) for task in grid.remaining()] == [("jsonl/1", 2)]
+    assert [(task.sample.id, task.sample.repeat) for task in remaining(grid)] == [("jsonl/1", 2)]
     assert int(np.isnan(grid.scores()["jsonl"]).sum()) == 2
     by_sample = {}
     for row in rows:
@@ -95,7 +94,7 @@ def test_greedy_cells_are_what_they_were_and_drawn_ones_are_others(files, tmp_pa
 
 def test_the_same_answer_whoever_is_evaluated_with_it(files, tmp_path):
     experiment = spec(files, tmp_path, decoding=WARM)
-    tasks = plan(experiment).remaining()
+    tasks = remaining(plan(experiment))
     together = {(r["cell_id"], r["sample_id"], r["repeat"]): r["prediction"] for r in evaluated(experiment, tasks)}
     last = tasks[-1]
     (alone,) = evaluated(experiment, [Task(last.sample, last.cells[1:])])
@@ -119,7 +118,7 @@ def test_workers_get_repeats_as_units_of_their_own(files, tmp_path):
 def test_a_samples_repeats_count_as_one_sample(files, tmp_path):
     experiment = spec(files, tmp_path, decoding=WARM)
     grid = plan(experiment)
-    rows = evaluated(experiment, grid.remaining())
+    rows = evaluated(experiment, remaining(grid))
     grid.store.append(rows, grid.partitions[0])
     summary = summarise(grid.store.read(grid.partitions))
     cells = [interval for key, interval in summary.cells.items() if key[2] == "jsonl"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from grids import remaining
 from tiny_models import save_tiny_model
 
 from indexmem.benchmarks import jsonl
@@ -43,7 +44,7 @@ def evaluated(tmp_path):
     def run():
         planned = plan(experiment)
         evaluator = CellEvaluator.load(experiment, methods, None, PROVENANCE)
-        return planned, evaluator.evaluate(planned.remaining())[0]
+        return planned, evaluator.evaluate(remaining(planned))[0]
 
     return run
 
@@ -65,7 +66,7 @@ def test_an_answer_without_a_usable_score_is_a_failed_row_with_the_reason(evalua
     assert f"benchmark 'jsonl': 'score' must be a number in [0, 1], got {score!r}" in rows[0]["error_message"]
     assert rows[0]["prediction"] is not None
     planned.store.append(rows, planned.partitions[0])
-    assert len(planned.remaining()) == 3
+    assert len(remaining(planned)) == 3
 
 
 def test_a_scorer_that_stumbles_fails_its_own_rows_alone(evaluated, monkeypatch):

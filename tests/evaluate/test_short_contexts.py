@@ -14,8 +14,8 @@ from indexmem.config.budget import Budget
 from indexmem.config.schema import EvictionConfig, Experiment, MethodConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.cells import Cell, Task
 from indexmem.evaluate.prepare import prepare
+from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
 
@@ -25,7 +25,7 @@ SHORT = 20  # snapkv's window alone is 64
 def prepared(config: EvictionConfig, **params):
     backbone = tiny_backbone("llama")
     snapkv = MethodConfig(name="snapkv", params=params)
-    cells = [Cell(f"{ratio}", snapkv, Budget.of_ratio(ratio), "b", "b", "") for ratio in (0.0, 0.5)]
+    cells = [GridCell(f"{ratio}", snapkv, Budget.of_ratio(ratio), "b", "b", "") for ratio in (0.0, 0.5)]
     method = make_method(snapkv, MethodContext(backbone.geometry))
     return prepare(backbone, random_ids(SHORT), cells, {snapkv.label: method}, config)
 
@@ -44,7 +44,7 @@ def test_a_context_of_a_token_or_a_few(length, tmp_path):
     """One token is kept by every method, since none keeps less; of more, what can be ranked is."""
     backbone = tiny_backbone()
     methods = {name: x for name, x in every_method(backbone.geometry, tmp_path).items() if name != "xkv"}
-    cells = [Cell(name, MethodConfig(name=name), Budget.of_ratio(0.5), "b", "b", "") for name in methods]
+    cells = [GridCell(name, MethodConfig(name=name), Budget.of_ratio(0.5), "b", "b", "") for name in methods]
     done = prepare(backbone, random_ids(length), cells, methods, EvictionConfig())
     kept = max(1, length // 2)
     for name, error in done.errors.items():

@@ -8,8 +8,8 @@ from indexmem.config.budget import Budget
 from indexmem.config.load import validate
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.cells import Cell, Task
 from indexmem.evaluate.grid import plan
+from indexmem.evaluate.work import GridCell, Task
 
 TOKEN = 2 * 2 * 16 * 4  # bytes of K and V in a layer: two heads, fp32
 
@@ -25,7 +25,7 @@ def test_ratios_and_bytes(model):
     evaluator = CellEvaluator.load(spec, configs, None, {"git_commit": "", "versions": {}, "host": ""})
     sample = Sample("niah_single_1/0", "niah_single_1", "words that go on for a while " * 12, "what?", "", ("x",), 9)
     budget = {name: Budget.of_ratio(0.0 if name == "full" else 0.5) for name in configs}
-    cells = tuple(Cell(name, config, budget[name], "niah_single_1", "b", "") for name, config in configs.items())
+    cells = tuple(GridCell(name, config, budget[name], "niah_single_1", "b", "") for name, config in configs.items())
     rows, retention = evaluator.evaluate([Task(sample, cells, keep_retention=True)])
     assert [row["status"] for row in rows] == ["ok"] * 3, rows
     by_method = {row["method"]: row for row in rows}

@@ -17,7 +17,7 @@ from indexmem.config.schema import MethodConfig
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.cells import Cell, Task
+from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.methods import kvzip
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.kvzip import KVzip
@@ -97,7 +97,9 @@ def test_only_what_the_sample_s_prompt_has_before_its_text_is_not_replayed(chat)
     """A text without a template (some of LongBench's) is scored from its first token on."""
     backbone = tiny_backbone()
     method = KVzip(n_sink=0)
-    cell = Cell("c", MethodConfig(name="kvzip", params={"n_sink": 0}), Budget.of_ratio(0.5), "niah_single_1", "b", "")
+    cell = GridCell(
+        "c", MethodConfig(name="kvzip", params={"n_sink": 0}), Budget.of_ratio(0.5), "niah_single_1", "b", ""
+    )
     provenance = {"git_commit": "", "versions": {}, "host": ""}
     evaluator = CellEvaluator(
         validate({"eviction": {"sinks": 0}}, "test"), backbone, {cell.method.label: method}, provenance

@@ -16,7 +16,7 @@ from indexmem.engine.decode import DecodeRow, decode
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.cells import Cell, Task
+from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.context import ContextCache
 from indexmem.eviction.lowrank import affordable_ranks, layers_to_matrix, matrix_to_layers, principal_axes, truncate
 from indexmem.eviction.methods.base import MethodContext
@@ -185,7 +185,7 @@ def test_rows_measure_bytes_and_a_ratio_out_of_reach_is_a_failed_row():
     evaluator = CellEvaluator(Experiment(), backbone, methods, {"git_commit": "", "versions": {}, "host": ""})
     sample = Sample("niah_single_1/0", "niah_single_1", "Page 1 tells of the harbour. " * 12, "What?", " It", ("7",), 4)
     cells = [
-        Cell(f"{n}-{ratio}", MethodConfig(name=n), Budget.of_ratio(ratio), "niah_single_1", "build", "")
+        GridCell(f"{n}-{ratio}", MethodConfig(name=n), Budget.of_ratio(ratio), "niah_single_1", "build", "")
         for n in names
         for ratio in (0.5, 0.99)
     ]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
+from grids import remaining
 from null_driver import actors
 from tiny_models import save_tiny_model
 
@@ -26,7 +27,7 @@ def answers(rows) -> set[tuple]:
 
 def undisturbed(spec, grid) -> set[tuple]:
     evaluator = CellEvaluator.load(spec, grid.methods, grid.checkpoint, PROVENANCE)
-    return answers(row for task in grid.remaining() for row in evaluator.evaluate([task])[0])
+    return answers(row for task in remaining(grid) for row in evaluator.evaluate([task])[0])
 
 
 def test_killed_actors_cost_no_row_and_repeat_none(local_ray, spec):
@@ -47,7 +48,7 @@ def test_killed_actors_cost_no_row_and_repeat_none(local_ray, spec):
     rows = grid.store.read(grid.partitions).to_pylist()
     assert answers(rows) == expected
     assert len(rows) == grid.row_count == 2 * 7 * 6
-    assert grid.remaining() == []
+    assert remaining(grid) == []
     # A second run finds nothing to do, and starts no actor.
     before = {p.pid for p in actors()}
     assert evaluate_on_ray(spec, grid, PROVENANCE).done == grid.row_count
@@ -69,7 +70,7 @@ def test_more_samples_run_only_what_is_new(local_ray, spec):
     evaluate_on_ray(few, plan(few), PROVENANCE)
     more = with_overrides(spec, ["grid.samples=3", "grid.methods=[full, knorm, random]"])
     grid = plan(more)
-    assert sorted((t.sample.id, len(t.cells)) for t in grid.remaining()) == [
+    assert sorted((t.sample.id, len(t.cells)) for t in remaining(grid)) == [
         ("niah_multikey_1/0", 2),
         ("niah_multikey_1/1", 2),
         ("niah_multikey_1/2", 5),

@@ -10,6 +10,7 @@ from pathlib import Path
 import mlflow
 import pyarrow.parquet as pq
 import pytest
+from grids import remaining
 from waiting import wait_until
 
 from indexmem.config.load import load
@@ -75,7 +76,7 @@ def test_distill_then_eval_killed_and_started_again(spec_file):
     output = finish(start("eval_grid.py", spec_file))
     assert "full cache, nothing evicted" in output
     assert "Report: " in output
-    assert grid.remaining() == []
+    assert remaining(grid) == []
     keys = [
         tuple(row.values())
         for part in parts()

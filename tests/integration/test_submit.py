@@ -16,6 +16,7 @@ from pathlib import Path
 import mlflow
 import pytest
 import yaml
+from grids import remaining
 from head_node import can_have_a_second_machine, head_node, second_machine, wire
 from ray.job_submission import JobStatus
 from waiting import wait_until
@@ -265,7 +266,7 @@ def test_rays_own_command_runs_a_script_with_the_code_it_brought(spec_file, tmp_
     grid = plan(load(spec_file, OVERRIDES))
     rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids).to_pylist()
     assert len(rows) == grid.row_count == 3 * 2
-    assert grid.remaining() == []
+    assert remaining(grid) == []
     # The checkout's own commit would mean that the installed package ran, not the one that was shipped.
     assert {row["git_commit"] for row in rows} == {COMMIT}
     assert all(json.loads(row["versions"])["ray"] for row in rows)

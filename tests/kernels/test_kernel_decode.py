@@ -10,11 +10,9 @@ from tiny_tokenizers import tiny_tokenizer
 from indexmem.config.modules import IndexerConfig, MemoryConfig
 from indexmem.config.schema import EvictionConfig, MethodConfig
 from indexmem.engine import cache as engine_cache
-from indexmem.engine.bucket_attention import BucketAttention
 from indexmem.engine.decode import DecodeRow, decode
-from indexmem.engine.fused_attention import FusedAttention
-from indexmem.engine.lane_attention import kernel_runs, lane_attention
-from indexmem.engine.opened import Opened
+from indexmem.engine.lane_attention import BucketAttention, FusedAttention, kernel_runs, lane_attention
+from indexmem.engine.lanes import Opened
 from indexmem.engine.prefill import prefill
 from indexmem.engine.recompress import Compression
 from indexmem.eviction.checkpoint import save_modules
@@ -92,7 +90,7 @@ def test_a_kernel_that_cannot_be_launched_is_warned_of(device, monkeypatch):
     def fail(*_):
         raise OSError("no C compiler")
 
-    monkeypatch.setattr("indexmem.engine.fused_attention.decode_attention", fail)
+    monkeypatch.setattr("indexmem.kernels.decode_attention.decode_attention", fail)
     with pytest.warns(UserWarning, match="slow.*no C compiler"):
         assert not kernel_runs(torch.device(device), torch.float32, 48)
     kernel_runs.cache_clear()

@@ -2,6 +2,8 @@
 
 import json
 
+from grids import remaining
+
 from indexmem.config.load import load, validate
 from indexmem.config.text import MIXTURE
 from indexmem.evaluate.cell import CellEvaluator
@@ -22,7 +24,7 @@ def rows_of(tmp_path, **grid):
     experiment = validate(raw, "test")
     planned = plan(experiment)
     evaluator = CellEvaluator.load(experiment, planned.methods, planned.checkpoint, PROVENANCE)
-    rows, _ = evaluator.evaluate(planned.remaining())
+    rows, _ = evaluator.evaluate(remaining(planned))
     assert all(row["status"] == "ok" for row in rows), [row["error_message"] for row in rows]
     return rows
 

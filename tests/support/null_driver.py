@@ -11,6 +11,7 @@ from pathlib import Path
 import null_grid
 import psutil
 import pyarrow.parquet as pq
+from grids import remaining
 from null_grid import answer, null_plan, null_spec
 
 from indexmem.results.schema import OK
@@ -73,6 +74,6 @@ def assert_complete(root: Path, *overrides: str) -> None:
     found = {(r["cell_id"], r["sample_id"], r["repeat"]): (r["prediction"], r["score"], r["status"]) for r in rows}
     assert found == expected
     assert len(rows) == len(expected), "a row is there twice"
-    assert plan.remaining() == []
+    assert remaining(plan) == []
     assert [path for path in root.rglob("*") if path.name.startswith(".tmp-")] == []
     assert list((root / "leases").iterdir()) == []

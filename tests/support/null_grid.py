@@ -19,9 +19,8 @@ from indexmem.config.budget import Budget
 from indexmem.config.load import with_overrides
 from indexmem.config.schema import BenchmarkConfig, Experiment, GridConfig, MethodConfig, RunConfig
 from indexmem.config.spec import content_hash
-from indexmem.evaluate.cells import Cell, Task
-from indexmem.evaluate.rows import Row, base_row
-from indexmem.evaluate.worker import Assignment, packed_samples
+from indexmem.evaluate.rows import ResultRow, base_row
+from indexmem.evaluate.work import Assignment, GridCell, Task, packed_samples
 from indexmem.results.schema import OK, SCHEMA_VERSION
 
 PROVENANCE = {"git_commit": "c0ffee", "versions": {"python": "3"}, "host": "test"}
@@ -42,9 +41,11 @@ def null_names(spec: Experiment) -> list[str]:
     return [benchmark.name for benchmark in spec.grid.benchmarks]
 
 
-def null_cells(spec: Experiment) -> tuple[Cell, ...]:
+def null_cells(spec: Experiment) -> tuple[GridCell, ...]:
     return tuple(
-        Cell(content_hash([benchmark, ratio]), METHOD, Budget.of_ratio(ratio), benchmark, content_hash(benchmark), "")
+        GridCell(
+            content_hash([benchmark, ratio]), METHOD, Budget.of_ratio(ratio), benchmark, content_hash(benchmark), ""
+        )
         for benchmark in null_names(spec)
         for ratio in RATIOS
     )
@@ -82,7 +83,7 @@ def null_plan(spec: Experiment):
     return GridPlan(None, MODEL, {METHOD.label: METHOD}, null_cells(spec), null_samples(spec), store, None)
 
 
-def answer(sample: Sample, cell: Cell) -> tuple[str, float]:
+def answer(sample: Sample, cell: GridCell) -> tuple[str, float]:
     digest = hashlib.sha256(f"{cell.id}/{sample.id}".encode()).hexdigest()
     return digest, int(digest[:4], 16) / 0xFFFF
 
@@ -95,7 +96,7 @@ class NullEvaluator:
     seconds: float = 0.0
     calm: str | None = None
 
-    def evaluate(self, tasks: Sequence[Task]) -> tuple[list[Row], list[Row]]:
+    def evaluate(self, tasks: Sequence[Task]) -> tuple[list[ResultRow], list[ResultRow]]:
         if self.calm is None or not Path(self.calm).exists():
             time.sleep(self.seconds * len(tasks))
         rows, retention = [], []

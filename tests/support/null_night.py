@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from grids import remaining
 from null_grid import PROVENANCE, NullEvaluator, null_assignment, null_plan
 
-from indexmem.evaluate.cells import Task
-from indexmem.evaluate.rows import Row
-from indexmem.evaluate.worker import Assignment
+from indexmem.evaluate.rows import ResultRow
+from indexmem.evaluate.work import Assignment, Task
 from indexmem.schedule.process import SOME_FAILED, Limits
 from indexmem.schedule.steps import Step
 
@@ -51,7 +51,7 @@ class WaveringEvaluator(NullEvaluator):
     wavering: float = 0.1
     lost: float = 0.0
 
-    def evaluate(self, tasks: Sequence[Task]) -> tuple[list[Row], list[Row]]:
+    def evaluate(self, tasks: Sequence[Task]) -> tuple[list[ResultRow], list[ResultRow]]:
         rows, retention = super().evaluate(tasks)
         # The date alone: noise that depended on where a test runs would raise a false alarm now and then.
         night = Path(self.assignment.experiment.run.root).parent.name
@@ -96,7 +96,7 @@ def in_process(step: Step, limits: Limits) -> int:
     plan = null_plan(step.experiment)
     evaluator = WaveringLoad()(null_assignment(step.experiment))
     for benchmark in plan.samples:
-        tasks = [task for task in plan.remaining() if task.sample.benchmark == benchmark]
+        tasks = [task for task in remaining(plan) if task.sample.benchmark == benchmark]
         plan.store.append(evaluator.evaluate(tasks)[0], plan.partition(benchmark))
     return 0
 

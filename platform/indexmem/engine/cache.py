@@ -1,34 +1,51 @@
-"""A batch of compressed caches, ragged over rows, layers and heads, in static buffers.
+"""A batch of compressed caches, ragged over rows, layers and heads, packed into static buffers.
 
-Each bucket of lanes (lanes.py) holds kept K and V left-padded to its width, then room for new tokens; columns.py knows
-where a lane's tokens lie, opened.py which columns of the room are in use, and lane_attention.py reads and writes them.
-Sizes only change from time to time, so that a decode step can be captured as a CUDA graph. Padding and validity live
-here and nowhere on the model.
+Each bucket of lanes (lanes.py) holds kept K and V left-padded to its width, then room for new tokens; lane_attention.py
+writes them and attends. Sizes only change from time to time, so that a decode step can be captured as a CUDA graph.
+Padding and validity live here and nowhere on the model.
 Layers with a sliding window are kept apart (rings.py) and never compressed; where transformers does not ask, `layer`
 counts the others.
-Shapes: R rows, H KV heads, N lanes, Q query heads, K kept tokens, n new tokens now, d head_dim, T tokens.
+Shapes: R rows, H KV heads, N lanes, Q query heads, L tokens that K and V of a context hold, K kept tokens, I of all
+rows and heads, n new tokens now, T tokens, d head_dim; C columns of all lanes in storage; of a bucket: N lanes, W its
+width, T its columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 from transformers import Cache
 
-from indexmem.engine.columns import Columns
 from indexmem.engine.lane_attention import Stored, lane_attention
-from indexmem.engine.lanes import ALIGN, LaneLayout
+from indexmem.engine.lanes import ALIGN, Bucket, Columns, LaneLayout, Opened
 from indexmem.engine.memories import RowMemories
-from indexmem.engine.opened import Opened
-from indexmem.engine.packing import Held, pack
 from indexmem.engine.rings import WindowRings
 from indexmem.eviction.context import RowCache
 
 # (row, layer, keys [H, T, d], values [H, T, d]) of a row's tokens -> which of them stay [H, K], and how many of each
 # head; entries beyond that mean nothing. A head that holds fewer than T tokens repeats its first one before it.
 Choose = Callable[[int, int, Tensor, Tensor], tuple[Tensor, Sequence[int]]]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a row holds in a layer: some of the tokens of K and V."""
+
+    keys_HLd: Tensor
+    values_HLd: Tensor
+    index_HK: Tensor  # which of the L; a head's entries beyond its length mean nothing
+    lengths_H: Sequence[int]
+
+    @classmethod
+    def of(cls, row: RowCache, layer: int) -> Self:
+        keys_HLd, index_HK = row.keys_HLd[layer], row.kept_HK[layer]
+        if row.holds_kept_only:
+            index_HK = torch.arange(keys_HLd.shape[1], device=keys_HLd.device).expand(keys_HLd.shape[:2])
+        return cls(keys_HLd, row.values_HLd[layer], index_HK, row.lengths(layer))
 
 
 class RaggedCache(Cache):
@@ -56,7 +73,7 @@ class RaggedCache(Cache):
         """No layers, no new tokens."""
         self._open(Opened(len(self._remembers_R), self.room, self.device))
         self.newest_valid_Rn = torch.empty(0)  # which of the newest columns hold a real token
-        self.stored: list[Stored] = []  # by layer: K and V of all buckets, see columns.py
+        self.stored: list[Stored] = []  # by layer: K and V of all buckets, see Columns
         self.columns: list[Columns] = []  # by layer; layers whose lanes have the same lengths share one
         self._shared: dict[tuple[int, ...], Columns] = {}
 
@@ -163,3 +180,54 @@ class RaggedCache(Cache):
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.columns[layer_idx].layout.buckets[0].width + self.opened.filled
+
+
+def pack(columns: Columns, held_R: Sequence[Held]) -> tuple[Tensor, Tensor]:
+    """K and V of a layer in flat storage [C, d]: in each bucket kept tokens right-aligned in the first W columns.
+
+    Columns before a lane's tokens repeat its first one (finite, and masked), the room behind them is zero.
+    """
+    first = held_R[0].keys_HLd
+    keys_Cd, values_Cd = (first.new_zeros(columns.size, first.shape[-1]) for _ in range(2))
+    index_I, begin_N = _all_indices(columns.layout, held_R)
+    length_N = columns.layout.into_buckets(columns.kept_N)
+    for bucket, keys_NTd, values_NTd in zip(
+        columns.layout.buckets, columns.views(keys_Cd), columns.views(values_Cd), strict=True
+    ):
+        before_N1 = bucket.width - length_N[bucket.span, None]
+        column_NW = (torch.arange(bucket.width, device=index_I.device) - before_N1).clamp(min=0)
+        index_NW = index_I[begin_N[bucket.span, None] + column_NW]
+        _gather(columns.layout, bucket, held_R, index_NW, keys_NTd, values_NTd)
+    return keys_Cd, values_Cd
+
+
+def _all_indices(layout: LaneLayout, held_R: Sequence[Held]) -> tuple[Tensor, Tensor]:
+    """What all rows hold, one after another, and where each lane's part begins in it, in bucket order.
+
+    One copy for all rows: a small one for each would take the host longer than the device needs for everything.
+    """
+    begins, total = [], 0
+    for held in held_R:
+        heads, kept = held.index_HK.shape
+        begins += [total + head * kept for head in range(heads)]
+        total += heads * kept
+    index_I = torch.cat([held.index_HK.flatten() for held in held_R])
+    return index_I, torch.tensor([begins[lane] for lane in layout.lane_N], device=index_I.device)
+
+
+def _gather(
+    layout: LaneLayout, bucket: Bucket, held_R: Sequence[Held], index_NW: Tensor, keys_NTd: Tensor, values_NTd: Tensor
+) -> None:
+    """A bucket's kept tokens; rows of one context share a gather."""
+    head_N1 = torch.tensor([[lane % layout.heads] for lane in layout.lane_N[bucket.span]], device=index_NW.device)
+    runs: list[tuple[int, int, Held]] = []  # lanes begin..end of the bucket, whose rows share K and V
+    for row, heads, first in layout.rows_in(bucket):
+        held, end = held_R[row], first + len(heads)
+        if runs and runs[-1][2].keys_HLd is held.keys_HLd:
+            runs[-1] = (runs[-1][0], end, held)
+        else:
+            runs.append((first, end, held))
+    for begin, end, held in runs:
+        where = head_N1[begin:end], index_NW[begin:end]
+        keys_NTd[begin:end, : bucket.width] = held.keys_HLd[where]
+        values_NTd[begin:end, : bucket.width] = held.values_HLd[where]

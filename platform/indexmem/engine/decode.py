@@ -1,28 +1,88 @@
-"""Decoding of many cells as one batch: each row its own compressed cache, question, draws and end.
+"""Decoding, from compressed contexts to answers. Read this file first; what it calls are the chapters:
+
+1. Rows are put together to batches that fit into memory: here.
+2. Pack: a batch's compressed contexts go into buffers. cache.py; which buffer, and where in it: lanes.py
+3. Step: a forward pass feeds the questions, then a token a row at a time. steps.py
+   New K and V are stored and attended to (lane_attention.py), the latent memory of evicted tokens is read
+   (memories.py), and layers with a sliding window see their windows (rings.py).
+4. Sample: each pass gives the next token of each row, until something ends its answer. sampling.py
+5. Every so many tokens grown caches are compressed again. recompress.py
 
 The text of a row equals what the cell gives alone: rows share columns and matmuls, never attention or random numbers.
+Shapes: R rows, H KV heads, n question tokens (padded).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from indexmem.config.decoding import DecodingConfig
+from indexmem.config.schema import EvictionConfig
 from indexmem.engine.cache import RaggedCache
-from indexmem.engine.endings import Endings
-from indexmem.engine.generation import Answer, DecodeRow, Generation
-from indexmem.engine.recompress import Recompression, room_for
-from indexmem.engine.sampling import RowChoice, TokenChoice
+from indexmem.engine.recompress import Compression, Recompression, room_for
+from indexmem.engine.sampling import Endings, RowChoice, TokenChoice
 from indexmem.engine.steps import Steps
+from indexmem.eviction.context import RowCache
 from indexmem.models.backbone import Backbone
 
 CPU_BATCH_BYTES = 2 * 2**30
 GPU_SHARE = 0.75  # of free memory: the rest is for padding, masks and activations
+# Finished rows are dropped once fewer than this share is still running. On a GPU each time costs a new graph.
+COMPACT_BELOW = {"cpu": 0.75, "cuda": 0.25}
 
 GREEDY = DecodingConfig()
+
+
+@dataclass(frozen=True)
+class DecodeRow:
+    """One cell of one sample, ready to answer."""
+
+    cache: RowCache
+    context_tokens: int  # original length: positions continue from here
+    question_ids: list[int]
+    max_new_tokens: int
+    compression: Compression | None = None  # of the growing cache; None: it only grows
+    stop: tuple[str, ...] = ()  # texts that end the answer
+    min_new_tokens: int = 0  # nothing ends it before
+    seed: int = 0  # of its draws, when they are drawn
+
+    @property
+    def policy(self) -> EvictionConfig | None:
+        return None if self.compression is None else self.compression.config
+
+    @property
+    def bytes_at_end(self) -> int:
+        """K and V when the answer is longest; a sliding-window layer holds its window and the question."""
+        question, new = len(self.question_ids), self.max_new_tokens
+        lengths = [length for layer in range(len(self.cache.kept_HK)) for length in self.cache.lengths(layer)]
+        heads, tokens = len(lengths), sum(lengths)
+        if self.compression is not None:  # in the mean: heads may share the budget
+            tokens = max(tokens, min(heads * self.compression.budget, tokens + heads * (question + new)))
+        tokens += heads * room_for(question, new, self.policy)
+        keys_HLd = self.cache.keys_HLd[0]
+        tokens += sum(keys_HLd.shape[0] * (window.size + question) for window in self.cache.windows)
+        return 2 * tokens * keys_HLd.shape[-1] * keys_HLd.element_size()
+
+    @property
+    def batch_order(self) -> tuple[bool, int]:
+        """Sorts rows so that those that can share buffers are neighbours, the longest first."""
+        return self.cache.memories is not None, -self.cache.kept_HK[0].shape[1]
+
+
+@dataclass(frozen=True)
+class Answer:
+    token_ids: list[int]  # the ending token included, as kvpress does
+    ended: bool  # False: cut at its limit
+    held_mean: float  # tokens that a head held, over steps, layers and heads
+    held_max: int
+    seconds: float  # the batch's wall time
+    batch: int  # rows in the batch
 
 
 def decode(
@@ -40,8 +100,8 @@ def decode(
     limit = free_for_batches(backbone.device) if batch_bytes is None else batch_bytes
     for policy in dict.fromkeys(row.policy for row in rows):
         members = [i for i, row in enumerate(rows) if row.policy == policy]
-        members.sort(key=lambda i: _kept_first(rows[i]))
-        for batch in plan_batches([_row_bytes(rows[i]) for i in members], limit):
+        members.sort(key=lambda i: rows[i].batch_order)
+        for batch in plan_batches([rows[i].bytes_at_end for i in members], limit):
             indices = [members[i] for i in batch]
             answers.update(zip(indices, _decode_or_split(backbone, [rows[i] for i in indices], decoding)))
     return [answers[i] for i in range(len(rows))]
@@ -69,25 +129,6 @@ def plan_batches(row_bytes: Sequence[int], batch_bytes: int) -> list[list[int]]:
     return batches
 
 
-def _row_bytes(row: DecodeRow) -> int:
-    """K and V of a row when its answer is longest; a sliding-window layer holds its window and the question."""
-    question, new = len(row.question_ids), row.max_new_tokens
-    room = room_for(question, new, row.policy)
-    lengths = [length for layer in range(len(row.cache.kept_HK)) for length in row.cache.lengths(layer)]
-    heads, tokens = len(lengths), sum(lengths)
-    if row.compression is not None:  # in the mean: heads may share the budget
-        tokens = max(tokens, min(heads * row.compression.budget, tokens + heads * (question + new)))
-    tokens += heads * room
-    keys_HLd = row.cache.keys_HLd[0]
-    tokens += sum(keys_HLd.shape[0] * (window.size + question) for window in row.cache.windows)
-    return 2 * tokens * keys_HLd.shape[-1] * keys_HLd.element_size()
-
-
-def _kept_first(row: DecodeRow) -> tuple[bool, int]:
-    """Sorts rows so that those that can share buffers are neighbours, the longest first."""
-    return row.cache.memories is not None, -row.cache.kept_HK[0].shape[1]
-
-
 def _decode_or_split(backbone: Backbone, rows: list[DecodeRow], decoding: DecodingConfig) -> list[Answer]:
     """A batch that does not fit is halved until it does; a single row that does not fit is the caller's error."""
     try:
@@ -102,26 +143,130 @@ def _decode_or_split(backbone: Backbone, rows: list[DecodeRow], decoding: Decodi
 
 @torch.inference_mode()
 def _decode_batch(backbone: Backbone, rows: list[DecodeRow], decoding: DecodingConfig) -> list[Answer]:
-    started = time.perf_counter()
-    question = max(len(row.question_ids) for row in rows)
-    longest = max(row.max_new_tokens for row in rows)
-    cache = RaggedCache([row.cache for row in rows], room_for(question, longest, rows[0].policy), at_once=question)
-    endings = [Endings(backbone.tokenizer, backbone.eos_ids, row.stop, row.min_new_tokens) for row in rows]
-    choices = [
-        RowChoice(row.max_new_tokens, row.seed, ending.forbidden, row.min_new_tokens)
-        for row, ending in zip(rows, endings)
-    ]
-    choice = TokenChoice(choices, decoding, cache.device)
-    compressions = [row.compression for row in rows if row.compression is not None]
-    if not compressions:
-        generation = Generation(rows, endings, cache, Steps(backbone, cache, {}, choice), choice)
-        generation.run()
-    else:
-        contexts = [(row.cache, row.context_tokens) for row in rows]
-        recompression = Recompression(backbone.model, cache, contexts, compressions)
-        with recompression.watching() as watched:
-            steps = Steps(backbone, cache, watched, choice)
-            generation = Generation(rows, endings, cache, steps, choice, recompression)
-            generation.run()
-    seconds = time.perf_counter() - started
-    return [generation.answer(row, seconds) for row in range(len(rows))]
+    return DecodeBatch(backbone, rows, decoding).run()
+
+
+class DecodeBatch:
+    """A batch's answers as they grow. Rows are known by their number in `rows`; in the batch they move up."""
+
+    def __init__(self, backbone: Backbone, rows: list[DecodeRow], decoding: DecodingConfig) -> None:
+        self._started = time.perf_counter()
+        self._backbone, self._rows = backbone, rows
+        self._question = max(len(row.question_ids) for row in rows)
+        self._longest = max(row.max_new_tokens for row in rows)
+        room = room_for(self._question, self._longest, rows[0].policy)
+        self._cache = RaggedCache([row.cache for row in rows], room, at_once=self._question)
+        self._endings = [Endings(backbone.tokenizer, backbone.eos_ids, row.stop, row.min_new_tokens) for row in rows]
+        choices = [
+            RowChoice(row.max_new_tokens, row.seed, ending.forbidden, row.min_new_tokens)
+            for row, ending in zip(rows, self._endings)
+        ]
+        self._choice = TokenChoice(choices, decoding, self._cache.device)
+        self._recompression: Recompression | None = None
+        if compressions := [row.compression for row in rows if row.compression is not None]:
+            contexts = [(row.cache, row.context_tokens) for row in rows]
+            self._recompression = Recompression(backbone.model, self._cache, contexts, compressions)
+        self._batch = list(range(len(rows)))  # rows still in it, running or not
+        self._running = set(self._batch)
+        self._ended: set[int] = set()
+        self._generated: list[list[int]] = [[] for _ in rows]
+        self._held = HeldTokens(self._cache, len(rows))
+
+    def run(self) -> list[Answer]:
+        """Read the questions, then generate until every row has ended or is at its limit."""
+        with nullcontext({}) if self._recompression is None else self._recompression.watching() as watched:
+            self._generate(Steps(self._backbone, self._cache, watched, self._choice))
+        seconds = time.perf_counter() - self._started
+        return [
+            Answer(tokens, row in self._ended, *self._held.of(row), seconds, len(self._rows))
+            for row, tokens in enumerate(self._generated)
+        ]
+
+    def _generate(self, steps: Steps) -> None:
+        token_R, position_R = self._read_questions(steps)
+        self._held.measure(self._batch)
+        for produced in range(1, self._longest + 1):
+            self._held.count(self._running)
+            self._take(token_R.tolist())
+            if not self._running:
+                break
+            if len(self._running) < COMPACT_BELOW[self._cache.device.type] * len(self._batch):
+                token_R, position_R = self._drop_finished(token_R, position_R)
+            recompression = self._recompression
+            if recompression is not None and (produced - 1) % recompression.config.decode_every == 0:
+                recompression.compress(remaining=self._longest - produced)
+                self._held.measure(self._batch)
+            token_R = steps.next(token_R, position_R, self._longest - produced)
+            position_R = position_R + 1
+            self._held.grow()
+
+    def _read_questions(self, steps: Steps) -> tuple[Tensor, Tensor]:
+        """Each row's first token, and the position at which it is fed."""
+        device = self._cache.device
+        pads = [self._question - len(row.question_ids) for row in self._rows]
+        pad_R = torch.tensor(pads, device=device)
+        ids_Rn = torch.tensor([[0] * pad + row.question_ids for pad, row in zip(pads, self._rows)], device=device)
+        columns_n = torch.arange(self._question, device=device)
+        start_R = torch.tensor([row.context_tokens for row in self._rows], device=device)
+        positions_Rn = (start_R - pad_R)[:, None] + columns_n
+        token_R = steps.feed(ids_Rn, positions_Rn.clamp(min=0), columns_n >= pad_R[:, None])
+        return token_R, positions_Rn[:, -1] + 1
+
+    def _take(self, tokens: list[int]) -> None:
+        """Append the batch's newest tokens; rows that end with them stop running."""
+        for row, token in zip(self._batch, tokens):
+            if row not in self._running:
+                continue
+            generated = self._generated[row]
+            generated.append(token)
+            if self._endings[row].reached(generated):
+                self._ended.add(row)
+            if row in self._ended or len(generated) == self._rows[row].max_new_tokens:
+                self._running.remove(row)
+
+    def _drop_finished(self, token_R: Tensor, position_R: Tensor) -> tuple[Tensor, Tensor]:
+        staying = [index for index, row in enumerate(self._batch) if row in self._running]
+        keep_R = torch.tensor(staying, device=self._cache.device)
+        self._cache.select(keep_R)
+        self._choice.select(keep_R)
+        if self._recompression is not None:
+            self._recompression.select(keep_R)
+        self._batch = [self._batch[index] for index in staying]
+        return token_R[keep_R], position_R[keep_R]
+
+
+class HeldTokens:
+    """How many tokens a row's heads hold while it answers, summed over steps; rows are known by their first number.
+
+    The first step is the one that reads the question. From then on a lane grows by a token a step, until the cache is
+    repacked: so it is enough to measure the batch's buffers then.
+    """
+
+    def __init__(self, cache: RaggedCache, rows: int) -> None:
+        self._cache = cache
+        self._mean, self._most = [0.0] * rows, [0] * rows  # at the last measurement, over layers and heads
+        self._since = 0  # steps since
+        self._total, self._peak, self._steps = [0.0] * rows, [0] * rows, [0] * rows
+
+    def measure(self, rows: Sequence[int]) -> None:
+        """Count what the cache holds now of its `rows`, in their order."""
+        lengths_LRH = self._cache.lengths().unflatten(1, (len(rows), self._cache.heads))
+        means, peaks = lengths_LRH.double().mean((0, 2)).tolist(), lengths_LRH.amax((0, 2)).tolist()
+        for row, mean, most in zip(rows, means, peaks):
+            self._mean[row], self._most[row] = mean, most
+        self._since = 0
+
+    def grow(self) -> None:
+        """A token more in every lane."""
+        self._since += 1
+
+    def count(self, rows: Iterable[int]) -> None:
+        """A step of these rows."""
+        for row in rows:
+            self._total[row] += self._mean[row] + self._since
+            self._peak[row] = max(self._peak[row], self._most[row] + self._since)
+            self._steps[row] += 1
+
+    def of(self, row: int) -> tuple[float, int]:
+        """Mean over the row's steps, layers and heads, and the most that a head held."""
+        return self._total[row] / self._steps[row], self._peak[row]

@@ -26,7 +26,7 @@ class _Group:
 
     memory: LatentMemory
     rows: list[int]
-    row_r: Tensor  # the same on the device
+    row_r: Tensor  # `rows` on the device
     state: MemoryState
 
 
@@ -77,11 +77,11 @@ class RowMemories:
         """Fold what a row evicts in a layer (batch 1) into its state; a row without memory forgets it."""
         for group in self._groups[layer]:
             if row in group.rows:
-                place = group.rows.index(row)
-                own = {name: tensor[place : place + 1].clone() for name, tensor in group.state.tensors.items()}
+                number = group.rows.index(row)
+                own = {name: tensor[number : number + 1].clone() for name, tensor in group.state.tensors.items()}
                 grown = group.memory.write(MemoryState(own), evicted(group.memory))
                 for name, tensor in group.state.tensors.items():
-                    tensor[place : place + 1] = grown.tensors[name]
+                    tensor[number : number + 1] = grown.tensors[name]
 
     def select(self, rows: Tensor) -> None:
         """Keep only these rows of the batch, renumbered in their order."""

@@ -1,7 +1,7 @@
 """One prefill of a context, scored by every method at once.
 
 Prefill attends to the full context and does not depend on method or ratio, so one pass serves all cells of a sample.
-Layers are scored as they go by, several together where a method allows (engine/layer_stack.py); what is kept is K and V
+Layers are scored as they go by, several together where a method allows (TapStack); what is kept is K and V
 once, and one ranking per method and layer, made of all layers' scores at once. Methods with a pass of their own run it
 afterwards, over the finished cache; its time is theirs.
 Shapes: N layers, n of them, H KV heads, L context tokens.
@@ -9,17 +9,18 @@ Shapes: N layers, n of them, H KV heads, L context tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from indexmem.engine.chunked import forward_in_chunks
-from indexmem.engine.faults import of_machine
-from indexmem.engine.layer_stack import LayerStack
-from indexmem.engine.stopwatch import Stopwatch
+from indexmem.errors import of_machine
 from indexmem.eviction.context import ContextCache, Window
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.ranking import has_nan, nan_error
@@ -28,6 +29,8 @@ from indexmem.models.backbone import Backbone
 from indexmem.models.prompt import BARE, PromptFormat
 
 FORWARD, DURING, AFTERWARDS = "forward", "during ", "afterwards "  # parts of the time
+# K and V of a stack's layers, in bytes: larger ones keep a device busy alone, and what scores them needs memory.
+STACK_BYTES = {"cpu": 2 * 2**20, "cuda": 64 * 2**20}
 
 
 @dataclass
@@ -91,7 +94,7 @@ class _Scoring:
         self._alone = {label: method for label, method in on_taps.items() if method.last_queries is None}
         self._together = {label: method for label, method in on_taps.items() if label not in self._alone}
         queries = max((method.last_queries or 0 for method in self._together.values()), default=0)
-        self._stack = LayerStack(queries, backbone.device)
+        self._stack = TapStack(queries, backbone.device)
 
     def visit(self, tap: LayerTap) -> None:
         """Keep a layer's K and V and score its tokens by every method that can do so now."""
@@ -161,3 +164,80 @@ class _Scoring:
             if of_machine(error):
                 raise  # the caller has a smaller batch to try
             self._done.errors[label] = error.with_traceback(None)  # whose frames would keep tensors alive
+
+
+class TapStack:
+    """Collects layers and puts them side by side as a batch, for methods that read little of each.
+
+    Scoring a layer of a small model takes the GPU less time than launching its kernels takes the host. K and V stay in
+    memory anyway, so what reads them and a few queries alone can score many layers in one go.
+    Shapes: W last queries, Q query heads, d head_dim.
+    """
+
+    def __init__(self, queries: int, device: torch.device) -> None:
+        """`queries`: W, of the context's last tokens."""
+        self._queries, self._limit = queries, STACK_BYTES[device.type]
+        self._layers: list[LayerTap] = []
+
+    def add(self, tap: LayerTap) -> None:
+        """Hold K, V and the last queries of a layer; its batch is one context."""
+        first = max(0, tap.query_BQLd.shape[2] - self._queries)
+        # Cloned: a slice would keep the hidden states and the queries of all tokens alive.
+        nothing_1L0, last_1QWd = tap.hidden_BLD[..., :0].clone(), tap.query_BQLd[:, :, first:].clone()
+        self._layers.append(replace(tap, hidden_BLD=nothing_1L0, query_BQLd=last_1QWd))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one layer more would be too much."""
+        held = sum(tap.key_BHLd.nbytes + tap.value_BHLd.nbytes for tap in self._layers)
+        return held + held // max(1, len(self._layers)) > self._limit
+
+    def take(self) -> LayerTap | None:
+        """All layers as one tap whose batch is them, with the first one's module; None if there are none."""
+        layers, self._layers = self._layers, []
+        if len(layers) < 2:
+            return layers[0] if layers else None
+        return replace(
+            layers[0],
+            hidden_BLD=torch.cat([tap.hidden_BLD for tap in layers]),
+            query_BQLd=torch.cat([tap.query_BQLd for tap in layers]),
+            key_BHLd=torch.cat([tap.key_BHLd for tap in layers]),
+            value_BHLd=torch.cat([tap.value_BHLd for tap in layers]),
+        )
+
+
+class Stopwatch:
+    """Seconds of named parts of a computation. On CUDA it records events and reads them once, at the end, so that the
+    GPU does not wait for the clock; elsewhere it reads the clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._spans: dict[str, list[tuple[float | torch.cuda.Event, float | torch.cuda.Event]]] = defaultdict(list)
+
+    @contextmanager
+    def timing(self, part: str) -> Iterator[None]:
+        """Add the time spent within to `part`, also when it ends with an error."""
+        begin = self._now()
+        try:
+            yield
+        finally:
+            self._spans[part].append((begin, self._now()))
+
+    def seconds(self) -> dict[str, float]:
+        """Time of each part so far. Waits for the GPU."""
+        if self._cuda:
+            torch.cuda.synchronize()
+        return {part: sum(_between(*span) for span in spans) for part, spans in self._spans.items()}
+
+    def _now(self) -> float | torch.cuda.Event:
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def _between(begin: float | torch.cuda.Event, end: float | torch.cuda.Event) -> float:
+    if isinstance(begin, float) or isinstance(end, float):
+        return float(end) - float(begin)  # type: ignore[arg-type]
+    return begin.elapsed_time(end) / 1000

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from transformers import PreTrainedModel
 
 from indexmem.config.schema import EvictionConfig
 from indexmem.engine.cache import RaggedCache
-from indexmem.engine.positions import HeldPositions
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.kept import Kept, everything, lengths_of, oldest_first
 from indexmem.eviction.memory.base import Evicted, LatentMemory
@@ -50,6 +49,45 @@ def room_for(question: int, new: int, config: EvictionConfig | None) -> int:
     if config is None or config.decode_budget is None:
         return question + new
     return question + min(new, config.decode_every)
+
+
+@dataclass(frozen=True)
+class HeldPositions:
+    """Where in the text a row's cached tokens of a layer come from: positions, ascending. A head that holds fewer than
+    T, as many as the one that holds most, repeats its first one before it."""
+
+    position_HT: Tensor
+    lengths_H: Sequence[int]
+
+    @classmethod
+    def of(cls, row: RowCache, layer: int) -> Self:
+        """What is kept of a context."""
+        return cls(row.oldest_first(layer), row.lengths(layer))
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all heads hold as many."""
+        return len(set(self.lengths_H)) == 1
+
+    @cached_property
+    def valid_HT(self) -> Tensor:
+        """False where a head repeats."""
+        longest, device = self.position_HT.shape[1], self.position_HT.device
+        if self.is_even:
+            return torch.ones_like(self.position_HT, dtype=torch.bool)
+        length_H1 = torch.tensor(self.lengths_H, device=device)[:, None]
+        return torch.arange(longest, device=device) >= longest - length_H1
+
+    def up_to(self, following: int, tokens: int) -> HeldPositions:
+        """With all tokens from position `following` on in every head: `tokens` columns in all."""
+        new = tokens - self.position_HT.shape[1]
+        new_n = following + torch.arange(new, device=self.position_HT.device)
+        position_HT = torch.cat((self.position_HT, new_n.expand(len(self.position_HT), -1)), dim=1)
+        return HeldPositions(position_HT, [length + new for length in self.lengths_H])
+
+    def only(self, columns_HK: Tensor, lengths_H: Sequence[int]) -> HeldPositions:
+        """The tokens in these columns."""
+        return HeldPositions(self.position_HT.gather(1, columns_HK), lengths_H)
 
 
 @dataclass

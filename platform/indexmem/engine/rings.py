@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from indexmem.engine.lanes import ALIGN
 from indexmem.eviction.context import RowCache
 from indexmem.models.window import window_mask
 
-ALIGN = 8  # slots: fused attention wants masks whose rows start at multiples of 16 bytes
 NEVER = -(2**40)  # number of an empty slot's token: outside every window
 
 

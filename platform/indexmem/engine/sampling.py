@@ -1,9 +1,9 @@
-"""The next token of each row of a decode batch: the likeliest, or drawn.
+"""The next token of each row of a decode batch, likeliest or drawn, and what ends an answer.
 
 A row's draws come from a generator of its own, seeded by what is asked and not by who else is in the batch, so the
 same row gives the same text in any batch, as far as floating point allows: other shapes of matmuls change logits in the
 last bits, which moves a draw where two tokens' shares of the unit interval meet.
-Everything happens on the device, step counter included, so that a captured step replays it.
+A choice happens on the device, step counter included, so that a captured step replays it.
 Shapes: R rows, V vocabulary, S steps.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from indexmem.config.decoding import DecodingConfig
 
@@ -88,9 +89,9 @@ def draw(logits_RV: Tensor, uniform_R1: Tensor, config: DecodingConfig) -> Tenso
         before_RK = likely_RK.cumsum(dim=-1) - likely_RK
         likely_RK = likely_RK.masked_fill(before_RK >= config.top_p, 0.0)
     mass_RK = likely_RK.cumsum(dim=-1)
-    place_R1 = (mass_RK <= uniform_R1 * mass_RK[:, -1:]).sum(dim=-1, keepdim=True)
+    rank_R1 = (mass_RK <= uniform_R1 * mass_RK[:, -1:]).sum(dim=-1, keepdim=True)
     last_R1 = (likely_RK > 0).sum(dim=-1, keepdim=True) - 1  # rounding must not lead past what may be drawn
-    return token_RK.gather(1, place_R1.minimum(last_R1)).squeeze(1)
+    return token_RK.gather(1, rank_R1.minimum(last_R1)).squeeze(1)
 
 
 def _uniforms(row: RowChoice, rows: Sequence[RowChoice]) -> Tensor:
@@ -98,3 +99,33 @@ def _uniforms(row: RowChoice, rows: Sequence[RowChoice]) -> Tensor:
     drawn = np.random.Generator(np.random.Philox(row.seed)).random(row.steps, dtype=np.float32)
     longest = max(other.steps for other in rows)
     return torch.from_numpy(np.pad(drawn, (0, longest - row.steps)))
+
+
+class Endings:
+    """What ends one row's answer: one of the model's ending tokens, or a text."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, eos_ids: Sequence[int], stop: Sequence[str], min_new_tokens: int
+    ) -> None:
+        self._tokenizer, self._eos = tokenizer, frozenset(eos_ids)
+        self._stop, self._least = tuple(stop), min_new_tokens
+        # Every token but special ones gives a byte at least, so a text lies within as many tokens as it has bytes.
+        self._reach = max((len(text.encode()) for text in stop), default=0)
+
+    @property
+    def forbidden(self) -> tuple[int, ...]:
+        """Tokens that alone would end an answer: not to be chosen before it has its least length."""
+        alone = [self._tokenizer.encode(text, add_special_tokens=False)[-1:] for text in self._stop]
+        return (*sorted(self._eos), *(token for ids in alone for token in ids))
+
+    def reached(self, token_ids: list[int]) -> bool:
+        """Whether the newest token ends the answer. Texts count behind its least length only."""
+        if len(token_ids) <= self._least:
+            return False
+        if token_ids[-1] in self._eos:
+            return True
+        if not self._stop:
+            return False
+        newest = token_ids[max(self._least, len(token_ids) - self._reach) :]
+        text = self._tokenizer.decode(newest, skip_special_tokens=True)
+        return any(ending in text for ending in self._stop)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from indexmem.engine.prefill import Stopwatch
 from indexmem.engine.sparse_attention import attend_to_kept
-from indexmem.engine.stopwatch import Stopwatch
 from indexmem.eviction.context import IndexerKeys, RowCache
 from indexmem.eviction.kept import Kept, lengths_of
 from indexmem.eviction.methods.learned import IndexerScores

@@ -15,9 +15,9 @@ from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.engine.decode import Answer, DecodeRow, decode
 from indexmem.errors import UserError
-from indexmem.evaluate.grid import Cell, Task
 from indexmem.evaluate.prepare import Prepared, prepare
-from indexmem.evaluate.rows import Row, base_row, failed_row, scored
+from indexmem.evaluate.rows import ResultRow, base_row, failed_row, scored
+from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.registry import make_method
 from indexmem.models.backbone import Backbone, load_backbone
@@ -63,7 +63,7 @@ class CellEvaluator:
         """name -> benchmark, all of the grid's."""
         return {benchmark.name: benchmark for benchmark in make_benchmarks(self.experiment.grid.benchmarks)}
 
-    def evaluate(self, tasks: Sequence[Task]) -> tuple[list[Row], list[Row]]:
+    def evaluate(self, tasks: Sequence[Task]) -> tuple[list[ResultRow], list[ResultRow]]:
         """Rows of each task's sample in each of its cells and, where asked for, retention rows.
 
         Answers of all tasks are decoded together. A method that cannot handle a sample, and an answer that has no
@@ -108,7 +108,7 @@ class CellEvaluator:
                 raise UserError(f"The {part} of {sample.id} has no tokens, so there is nothing to read.")
         return Prompt(prompt, context_ids, question_ids)
 
-    def _decode_row(self, task: Task, prompt: Prompt, cell: Cell, done: Prepared) -> DecodeRow:
+    def _decode_row(self, task: Task, prompt: Prompt, cell: GridCell, done: Prepared) -> DecodeRow:
         return DecodeRow(
             done.cache,
             len(prompt.context_ids),
@@ -120,7 +120,7 @@ class CellEvaluator:
             draw_seed(self.experiment.grid.seed, task.sample),
         )
 
-    def _row(self, task: Task, prompt: Prompt, cell: Cell, done: Prepared, answer: Answer) -> Row:
+    def _row(self, task: Task, prompt: Prompt, cell: GridCell, done: Prepared, answer: Answer) -> ResultRow:
         cache, sample, benchmark = done.cache, task.sample, self.benchmarks[cell.benchmark]
         context_tokens = len(prompt.context_ids)
         full_kv_bytes = self.backbone.geometry.kv_bytes(context_tokens, self.backbone.model.dtype.itemsize)
@@ -154,10 +154,10 @@ class CellEvaluator:
         known = base_row(self.experiment, sample, cell, self.backbone.fingerprint, self.provenance)
         return known | said | scores | measured
 
-    def _failed_row(self, sample: Sample, cell: Cell, error: BaseException) -> Row:
+    def _failed_row(self, sample: Sample, cell: GridCell, error: BaseException) -> ResultRow:
         return failed_row(self.experiment, sample, cell, self.backbone.fingerprint, error, self.provenance)
 
-    def _retention_row(self, task: Task, prompt: Prompt, cell: Cell, done: Prepared) -> Row:
+    def _retention_row(self, task: Task, prompt: Prompt, cell: GridCell, done: Prepared) -> ResultRow:
         tokens = [str(self.backbone.tokenizer.decode([token])) for token in prompt.context_ids]
         heads = self.backbone.geometry.kv_heads
         kept_NL = torch.zeros(len(done.cache.kept_HK), len(tokens), dtype=torch.uint8)

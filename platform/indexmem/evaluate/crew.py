@@ -14,8 +14,8 @@ import ray
 
 from indexmem.config.schema import GridConfig
 from indexmem.errors import UserError
-from indexmem.evaluate.units import Unit
-from indexmem.evaluate.worker import Assignment, Load, Outcome, Worker
+from indexmem.evaluate.work import Assignment, Unit
+from indexmem.evaluate.worker import Load, UnitOutcome, Worker
 from indexmem.runtime import room
 
 CHECK_SECONDS = 3.0  # between looks at the cluster's size
@@ -24,19 +24,19 @@ PLACEMENT_SECONDS = 15.0  # without any actor placed, before the progress line s
 
 
 class Evaluator:
-    """The actor. It is made at once and loads in a call of its own: waiting for a place and loading are two things."""
+    """The actor. It is made at once and loads in a call of its own: finding room for it and loading are two things."""
 
     def __init__(self, assignment: Assignment, load: Load) -> None:
         self._assignment, self._load = assignment, load
 
-    def place(self) -> str:
+    def node(self) -> str:
         """Id of the node that it is on."""
         return str(ray.get_runtime_context().get_node_id())
 
     def load(self) -> None:
         self._worker = Worker(self._assignment, self._load(self._assignment))
 
-    def evaluate(self, unit: Unit) -> Outcome:
+    def evaluate(self, unit: Unit) -> UnitOutcome:
         return self._worker.run(unit)
 
 
@@ -62,11 +62,11 @@ def shares(members: Sequence[Member]) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Report:
+class CrewReport:
     """Something that happened: a member finished a unit, or was lost with what it held."""
 
     unit: Unit | None = None  # finished, or running when its worker was lost
-    outcome: Outcome | None = None
+    outcome: UnitOutcome | None = None
     error: Exception | None = None
     untouched: tuple[Unit, ...] = ()  # queued behind it, and not to blame
 
@@ -120,7 +120,7 @@ class Crew:
         lost = self._lost_nodes()
         for _ in range(min(self._grid.actors or self._room(), useful) - len(self._members)):
             handle: Any = self._actor_class.remote(*self._arguments)
-            member = Member(handle, handle.place.remote(), lost)
+            member = Member(handle, handle.node.remote(), lost)
             self._members.append(member)
             self._calls[member.placed] = self._calls[handle.load.remote()] = member
 
@@ -130,7 +130,7 @@ class Crew:
         member.units[reference] = unit
         self._calls[reference] = member
 
-    def wait(self, seconds: float) -> Report | None:
+    def wait(self, seconds: float) -> CrewReport | None:
         """The next thing that happens within `seconds`; None when nothing does that concerns a unit."""
         if not self._calls:
             time.sleep(seconds)
@@ -139,7 +139,7 @@ class Crew:
         return self._receive(done[0]) if done else None
 
     def note(self) -> str:
-        """What the crew waits for; "" while somebody has a place."""
+        """What the crew waits for; "" while an actor has room."""
         if any(member.state != "hired" for member in self._members):
             self._placed_at = time.monotonic()
         if time.monotonic() - self._placed_at < PLACEMENT_SECONDS:
@@ -149,7 +149,7 @@ class Crew:
         available = _resources(free.get("CPU", 0), free.get("GPU", 0))
         return f"no actor has a place: each needs {wanted}; the cluster has {available} free of {_total()}"
 
-    def _receive(self, reference: Any) -> Report | None:
+    def _receive(self, reference: Any) -> CrewReport | None:
         member = self._calls.pop(reference)
         try:
             result = ray.get(reference)
@@ -164,7 +164,7 @@ class Crew:
             unit = member.units.pop(reference)
             rate = result.done / max(result.seconds, 1e-6)
             member.rate = rate if member.rate is None else (member.rate + rate) / 2
-            return Report(unit, result)
+            return CrewReport(unit, result)
         if reference == member.placed:
             member.node = result
             member.state = "placed" if member.state == "hired" else member.state  # both answers may come at once
@@ -172,8 +172,8 @@ class Crew:
             member.state, self._load_failures = "ready", 0
         return None
 
-    def _lose(self, member: Member, error: Exception) -> Report | None:
-        """Whatever went wrong, this actor is no more: a worker deals with all that a process can survive."""
+    def _lose(self, member: Member, error: Exception) -> CrewReport | None:
+        """Whatever went wrong, this actor has ended: a worker deals with all that a process can survive."""
         cause = getattr(error, "cause", None)  # what was raised, where Python raised something
         reason = cause if isinstance(cause, Exception) else error
         units = list(member.units.values())
@@ -188,7 +188,7 @@ class Crew:
                 )
         elif member.state == "ready":
             self._checked = float("-inf")  # replace it at once
-        return Report(units[0], None, reason, tuple(units[1:])) if units else None
+        return CrewReport(units[0], None, reason, tuple(units[1:])) if units else None
 
     def _dismiss(self, member: Member) -> None:
         self._members.remove(member)

@@ -15,10 +15,9 @@ import numpy as np
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.evaluate.grid import GridPlan
-from indexmem.evaluate.progress import Progress
-from indexmem.evaluate.scores import PartialScores
-from indexmem.evaluate.units import Mask, Unit
-from indexmem.evaluate.worker import Assignment, Outcome, packed_samples
+from indexmem.evaluate.progress import PartialScores, Progress
+from indexmem.evaluate.work import Assignment, Mask, Unit, packed_samples
+from indexmem.evaluate.worker import UnitOutcome
 from indexmem.lease import Lease, Leases
 from indexmem.signals import StopSignals
 
@@ -76,7 +75,7 @@ def assignment_of(experiment: Experiment, plan: GridPlan, provenance: Mapping[st
     )
 
 
-def store_outcome(plan: GridPlan, unit: Unit, outcome: Outcome, progress: Progress) -> None:
+def store_outcome(plan: GridPlan, unit: Unit, outcome: UnitOutcome, progress: Progress) -> None:
     """Store a finished unit and count its rows."""
     partition = plan.partition(unit.benchmark)
     if outcome.retention is not None:

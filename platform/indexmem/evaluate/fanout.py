@@ -13,13 +13,13 @@ from contextlib import closing
 from typing import Any
 
 from indexmem.config.schema import Experiment
-from indexmem.evaluate.crew import Crew, Report, shares
-from indexmem.evaluate.digest import Digest
+from indexmem.evaluate.crew import Crew, CrewReport, shares
 from indexmem.evaluate.driver import assignment_of, drive, store_outcome
 from indexmem.evaluate.grid import GridPlan
 from indexmem.evaluate.progress import Progress
-from indexmem.evaluate.units import Backlog, Mask
-from indexmem.evaluate.worker import Assignment, Load, load_evaluator
+from indexmem.evaluate.rows import failed_rows
+from indexmem.evaluate.work import Assignment, Backlog, Mask
+from indexmem.evaluate.worker import Digest, Load, load_evaluator
 from indexmem.lease import Leases
 from indexmem.progress.ray_metrics import counter, gauge, histogram
 from indexmem.signals import StopSignals
@@ -92,7 +92,7 @@ class Dispatch:
                     break
                 crew.submit(member, self._backlog.take(self._grid.unit_samples, rows))
 
-    def _receive(self, report: Report | None) -> None:
+    def _receive(self, report: CrewReport | None) -> None:
         if report is None:
             return
         if report.outcome is None:
@@ -105,7 +105,7 @@ class Dispatch:
             self._metrics.unit(report.outcome.digest, report.outcome.seconds)
         elif not self._backlog.retry(report.unit, self._grid.max_attempts):
             assert report.error is not None
-            rows = self._assignment.failed_rows(self._assignment.tasks(report.unit), report.error)
+            rows = failed_rows(self._assignment, self._assignment.tasks(report.unit), report.error)
             self._plan.store.append(rows, self._plan.partition(report.unit.benchmark))
             digest = Digest.of(rows, report.unit.benchmark, self._plan.cells_of[report.unit.benchmark])
             self._progress.add(digest)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,6 @@ from indexmem.config.schema import Experiment, GridConfig, MethodConfig
 from indexmem.config.spec import cache_folder, content_hash, run_root
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
-from indexmem.evaluate.cells import RETENTION_SAMPLES, Cell, Task
 from indexmem.evaluate.eviction_rules import (
     check_budgets,
     check_bytes_suffice,
@@ -28,7 +26,7 @@ from indexmem.evaluate.eviction_rules import (
     check_trained_shape,
 )
 from indexmem.evaluate.trial import try_parameters
-from indexmem.evaluate.units import Mask
+from indexmem.evaluate.work import GridCell, Mask
 from indexmem.eviction.footprint import Footprint
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import FULL_CACHE, make_method, needs_training
@@ -56,7 +54,7 @@ class GridPlan:
     geometry: Geometry
     model_fingerprint: str
     methods: Mapping[str, MethodConfig]  # label -> config
-    cells: tuple[Cell, ...]
+    cells: tuple[GridCell, ...]
     samples: Samples
     store: RowStore
     checkpoint: str | None  # folder of the indexer that the cells use
@@ -76,9 +74,9 @@ class GridPlan:
         return sum(len(self.samples[cell.benchmark]) for cell in self.cells)
 
     @cached_property
-    def cells_of(self) -> Mapping[str, tuple[Cell, ...]]:
+    def cells_of(self) -> Mapping[str, tuple[GridCell, ...]]:
         """benchmark -> its cells, in order."""
-        cells: dict[str, list[Cell]] = {benchmark: [] for benchmark in self.samples}
+        cells: dict[str, list[GridCell]] = {benchmark: [] for benchmark in self.samples}
         for cell in self.cells:
             cells[cell.benchmark].append(cell)
         return {benchmark: tuple(group) for benchmark, group in cells.items()}
@@ -102,19 +100,6 @@ class GridPlan:
             ).T
             for benchmark, samples in self.samples.items()
         }
-
-    def remaining(self) -> list[Task]:
-        """Samples with cells that have no finished row in the store, in order of samples, then benchmarks."""
-        missing = self.missing()
-        order = [(int(index), name) for name, m in missing.items() for index in np.flatnonzero(m.any(axis=1))]
-        return [
-            Task(
-                self.samples[name][index],
-                tuple(compress(self.cells_of[name], missing[name][index])),
-                index < RETENTION_SAMPLES,
-            )
-            for index, name in sorted(order, key=lambda place: place[0])
-        ]
 
 
 def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan:
@@ -176,7 +161,9 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
     )
 
 
-def _cells(experiment: Experiment, model: str, builds: Mapping[str, str], checkpoints: Mapping[str, str]) -> list[Cell]:
+def _cells(
+    experiment: Experiment, model: str, builds: Mapping[str, str], checkpoints: Mapping[str, str]
+) -> list[GridCell]:
     cells = []
     for benchmark, build in builds.items():
         for method in experiment.grid.methods:
@@ -191,7 +178,7 @@ def _cells(experiment: Experiment, model: str, builds: Mapping[str, str], checkp
                     "build": build,
                 }
                 identity |= budget.identity | experiment.grid.decoding.identity
-                cells.append(Cell(content_hash(identity), method, budget, benchmark, build, checkpoint))
+                cells.append(GridCell(content_hash(identity), method, budget, benchmark, build, checkpoint))
     return cells
 
 

@@ -10,7 +10,7 @@ from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.driver import assignment_of, drive, store_outcome
 from indexmem.evaluate.grid import GridPlan
 from indexmem.evaluate.progress import Progress
-from indexmem.evaluate.units import Backlog, Mask
+from indexmem.evaluate.work import Backlog, Mask
 from indexmem.evaluate.worker import Worker
 from indexmem.lease import Leases
 from indexmem.models.backbone import Backbone

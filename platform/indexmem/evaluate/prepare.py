@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from indexmem.config.budget import Budget
 from indexmem.config.schema import EvictionConfig
-from indexmem.engine.faults import of_machine
 from indexmem.engine.prefill import prefill
 from indexmem.engine.recompress import Compression
 from indexmem.engine.sparse_prefill import sparse_prefill
-from indexmem.evaluate.cells import Cell
+from indexmem.errors import of_machine
+from indexmem.evaluate.work import GridCell
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.footprint import BudgetError, Footprint, check_bytes, check_kept
 from indexmem.eviction.methods.base import EvictionMethod
@@ -57,7 +57,7 @@ class Request:
             check_bytes(row, self.footprint, self.target, self.slack)
 
 
-def request(backbone: Backbone, tokens: int, cell: Cell, method: EvictionMethod, config: EvictionConfig) -> Request:
+def request(backbone: Backbone, tokens: int, cell: GridCell, method: EvictionMethod, config: EvictionConfig) -> Request:
     """What a cell asks of a context of so many tokens. Raises BudgetError for a budget that the method cannot give."""
     footprint = Footprint.of(method, backbone.geometry, tokens, backbone.model.dtype.itemsize)
     granted = footprint.granted(cell.budget, tokens, config.equal_bytes)
@@ -88,7 +88,7 @@ def _held(footprint: Footprint, budget: Budget, granted: float, config: Eviction
 def prepare(
     backbone: Backbone,
     context_ids: list[int],
-    cells: Sequence[Cell],
+    cells: Sequence[GridCell],
     methods: Mapping[str, EvictionMethod],
     config: EvictionConfig,
     chunk: int | None = None,
@@ -113,7 +113,7 @@ def _after_prefill(
     done: Preparation,
     backbone: Backbone,
     context_ids: list[int],
-    cells: Sequence[Cell],
+    cells: Sequence[GridCell],
     methods: Mapping[str, EvictionMethod],
     config: EvictionConfig,
     chunk: int | None,
@@ -145,7 +145,7 @@ def _before_prefill(
     done: Preparation,
     backbone: Backbone,
     context_ids: list[int],
-    cell: Cell,
+    cell: GridCell,
     method: EvictionMethod,
     config: EvictionConfig,
 ) -> None:

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from numbers import Real
 from typing import Any
 
 from indexmem.benchmarks.base import Benchmark, Sample
 from indexmem.config.schema import Experiment
-from indexmem.evaluate.cells import Cell
+from indexmem.evaluate.work import Assignment, GridCell, Task
 from indexmem.results.schema import FAILED, SCHEMA_VERSION
 from indexmem.unicode import well_formed
 
-Row = dict[str, Any]
+ResultRow = dict[str, Any]
 
 
 def failed_row(
     experiment: Experiment,
     sample: Sample,
-    cell: Cell,
+    cell: GridCell,
     model_fingerprint: str,
     error: BaseException,
     provenance: Mapping[str, Any],
-) -> Row:
+) -> ResultRow:
     """The row of a sample that could not be evaluated: it says why, and a restart tries it again."""
     return base_row(experiment, sample, cell, model_fingerprint, provenance) | {
         "status": FAILED,
@@ -33,11 +33,17 @@ def failed_row(
     }
 
 
+def failed_rows(assignment: Assignment, tasks: Sequence[Task], error: BaseException) -> list[ResultRow]:
+    """A row for each of the tasks' cells that says why it has no answer."""
+    known = assignment.model_fingerprint, error, assignment.provenance
+    return [failed_row(assignment.experiment, task.sample, cell, *known) for task in tasks for cell in task.cells]
+
+
 class ScoreError(ValueError):
     """A benchmark's score is no share in [0, 1]."""
 
 
-def scored(benchmark: Benchmark, prediction: str, sample: Sample) -> Row:
+def scored(benchmark: Benchmark, prediction: str, sample: Sample) -> ResultRow:
     """The columns `score` and `other_scores`. Raises ScoreError, or what the benchmark raises."""
     score, others = benchmark.score(prediction, sample), benchmark.other_scores(prediction, sample)
     for name, value in {"score": score, **others}.items():
@@ -50,8 +56,8 @@ def scored(benchmark: Benchmark, prediction: str, sample: Sample) -> Row:
 
 
 def base_row(
-    experiment: Experiment, sample: Sample, cell: Cell, model_fingerprint: str, provenance: Mapping[str, Any]
-) -> Row:
+    experiment: Experiment, sample: Sample, cell: GridCell, model_fingerprint: str, provenance: Mapping[str, Any]
+) -> ResultRow:
     """Identity and provenance of a row; everything that is measured is still null."""
     return {
         "schema_version": SCHEMA_VERSION,

@@ -3,64 +3,29 @@
 from __future__ import annotations
 
 import gc
-import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
-from typing import Any, Protocol
+from typing import Protocol
 
-import pyarrow as pa
+import numpy as np
+from numpy.typing import NDArray
 
-from indexmem.benchmarks.base import Sample
-from indexmem.config.schema import Experiment, MethodConfig
-from indexmem.evaluate.cells import RETENTION_SAMPLES, Cell, Task
-from indexmem.evaluate.digest import Digest
-from indexmem.evaluate.rows import Row, failed_row
-from indexmem.evaluate.units import Unit
-from indexmem.results.schema import RETENTION_SCHEMA, ROW_SCHEMA
+from indexmem.errors import device_lost, out_of_memory
+from indexmem.evaluate.rows import ResultRow, failed_rows
+from indexmem.evaluate.work import Assignment, GridCell, Task, Unit
+from indexmem.progress.status import FailureNote
+from indexmem.results.schema import OK, RETENTION_SCHEMA, ROW_SCHEMA
 from indexmem.results.table import encoded, validated
+
+KEPT_FAILURES = 5  # of one unit, and of a whole run
 
 
 class Evaluates(Protocol):
     """What a worker drives; `CellEvaluator` is one."""
 
-    def evaluate(self, tasks: Sequence[Task]) -> tuple[list[Row], list[Row]]: ...
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What every worker must know, sent once; units then refer to it by index."""
-
-    experiment: Experiment
-    methods: Mapping[str, MethodConfig]  # label -> config
-    cells: Mapping[str, tuple[Cell, ...]]  # benchmark -> cells
-    samples: Mapping[str, pa.Array]  # benchmark -> pickled samples: read in place, not copied into every worker
-    model_fingerprint: str
-    checkpoint: str | None
-    provenance: Mapping[str, Any]
-
-    def tasks(self, unit: Unit) -> list[Task]:
-        """The unit's samples with the cells to evaluate."""
-        cells, samples = self.cells[unit.benchmark], self.samples[unit.benchmark]
-        return [
-            Task(pickle.loads(samples[index].as_buffer()), tuple(compress(cells, row_C)), index < RETENTION_SAMPLES)
-            for index, row_C in zip(unit.samples, unit.missing_SC(len(cells)))
-        ]
-
-    def failed_rows(self, tasks: Sequence[Task], error: BaseException) -> list[Row]:
-        """A row for each of the tasks' cells that says why it has no answer."""
-        return [
-            failed_row(self.experiment, task.sample, cell, self.model_fingerprint, error, self.provenance)
-            for task in tasks
-            for cell in task.cells
-        ]
-
-
-def packed_samples(samples: Sequence[Sample]) -> pa.Array:
-    """Samples as one Arrow array, which Ray's object store shares between the processes of a node."""
-    return pa.array([pickle.dumps(sample) for sample in samples], pa.large_binary())
+    def evaluate(self, tasks: Sequence[Task]) -> tuple[list[ResultRow], list[ResultRow]]: ...
 
 
 Load = Callable[[Assignment], Evaluates]
@@ -77,7 +42,63 @@ def load_evaluator(assignment: Assignment) -> Evaluates:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Digest:
+    """What a worker says about a unit's rows, so that the driver need not read them: sums, however many there are.
+
+    Shape: C cells of the unit's benchmark, in the plan's order.
+    """
+
+    benchmark: str
+    score_C: NDArray[np.float64]  # sum of the finished rows' scores
+    finished_C: NDArray[np.int64]
+    failed_C: NDArray[np.int64]
+    prefilled_tokens: int = 0  # each sample's context counts once
+    decoded_tokens: int = 0
+    batch_rows: int = 0  # the largest decode batch
+    cache_bytes: int = 0  # what that batch held, at the rows' mean size
+    failures: tuple[FailureNote, ...] = ()
+
+    @classmethod
+    def of(cls, rows: Sequence[ResultRow], benchmark: str, cells: Sequence[GridCell]) -> Digest:
+        """Of rows of one benchmark; `cells` are all of its cells."""
+        index = {cell.id: number for number, cell in enumerate(cells)}
+        finished = [row for row in rows if row["status"] == OK]
+        failed = [row for row in rows if row["status"] != OK]
+        at_finished = np.array([index[row["cell_id"]] for row in finished], np.int64)
+        at_failed = np.array([index[row["cell_id"]] for row in failed], np.int64)
+        scores = np.array([row["score"] for row in finished], np.float64)
+        contexts = {(row["sample_id"], row["repeat"]): row["context_tokens"] or 0 for row in finished}
+        batch_rows = max((row["decode_batch"] or 0 for row in finished), default=0)
+        held = sum(_cache_bytes(row) for row in finished)
+        return cls(
+            benchmark,
+            np.bincount(at_finished, scores, len(cells)).astype(np.float64),
+            np.bincount(at_finished, minlength=len(cells)),
+            np.bincount(at_failed, minlength=len(cells)),
+            sum(contexts.values()),
+            sum(row["new_tokens"] or 0 for row in finished),
+            batch_rows,
+            held * batch_rows // max(len(finished), 1),
+            tuple(map(_failure, failed[-KEPT_FAILURES:])),
+        )
+
+    @property
+    def done(self) -> int:
+        """Rows, failed ones included."""
+        return int(self.finished_C.sum()) + self.failed
+
+    @property
+    def failed(self) -> int:
+        return int(self.failed_C.sum())
+
+    @property
+    def tokens(self) -> int:
+        """What the model read and wrote."""
+        return self.prefilled_tokens + self.decoded_tokens
+
+
+@dataclass(frozen=True)
+class UnitOutcome:
     """A finished unit: parquet parts that the driver stores as they are."""
 
     rows: bytes
@@ -102,26 +123,26 @@ class Worker:
         self.assignment, self.evaluator = assignment, evaluator
         self.rows_at_once: int | None = None  # learned when memory runs out
 
-    def run(self, unit: Unit) -> Outcome:
+    def run(self, unit: Unit) -> UnitOutcome:
         """All rows of the unit, in failed rows those that no way led to.
 
         Raises what says that this process is of no more use: a device error after which nothing works.
         """
         started = time.perf_counter()
-        rows: list[Row] = []
-        retention: list[Row] = []
+        rows: list[ResultRow] = []
+        retention: list[ResultRow] = []
         for done, examples in self._pieces(self.assignment.tasks(unit)):
             rows += done
             retention += examples
         assert len(rows) == unit.rows, f"the evaluator gave {len(rows)} rows of {unit.rows}"
-        return Outcome(
+        return UnitOutcome(
             encoded(rows, ROW_SCHEMA),
             encoded(retention, RETENTION_SCHEMA) if retention else None,
             Digest.of(rows, unit.benchmark, self.assignment.cells[unit.benchmark]),
             time.perf_counter() - started,
         )
 
-    def _pieces(self, tasks: list[Task]) -> Iterator[tuple[list[Row], list[Row]]]:
+    def _pieces(self, tasks: list[Task]) -> Iterator[tuple[list[ResultRow], list[ResultRow]]]:
         """Yields rows and retention rows of the tasks, evaluated together as far as memory allows."""
         queue = deque([tasks])
         before = self.rows_at_once
@@ -134,7 +155,7 @@ class Worker:
             failure = self._try(piece)
             if not isinstance(failure, BaseException):
                 yield failure
-            elif _out_of_memory(failure) and count > 1:
+            elif out_of_memory(failure) and count > 1:
                 self.rows_at_once = max(1, count // 2)
                 queue.appendleft(piece)
             elif len(piece) > 1:  # one of the samples is at fault
@@ -142,22 +163,22 @@ class Worker:
             elif count > 1:  # one of the sample's cells is: the others go on
                 queue.extendleft(reversed(_halves(piece)))
             else:
-                yield self.assignment.failed_rows(piece, failure), []
+                yield failed_rows(self.assignment, piece, failure), []
                 self.rows_at_once = before  # this row was too large, not the batch
 
-    def _try(self, piece: Sequence[Task]) -> tuple[list[Row], list[Row]] | Exception:
+    def _try(self, piece: Sequence[Task]) -> tuple[list[ResultRow], list[ResultRow]] | Exception:
         try:
             rows, retention = self.evaluator.evaluate(piece)
             for found, schema in ((rows, ROW_SCHEMA), (retention, RETENTION_SCHEMA)):
                 validated(found, schema)  # raises: what cannot be stored is a failure, too
             return rows, retention
         except Exception as error:
-            if _device_lost(error):
+            if device_lost(error):
                 raise
             # Frames of the traceback would keep tensors alive, just when memory is short.
             error.__cause__ = error.__context__ = None
             failure = error.with_traceback(None)
-        if _out_of_memory(failure):
+        if out_of_memory(failure):
             _free_memory()
         return failure
 
@@ -171,24 +192,19 @@ def _halves(piece: Sequence[Task]) -> list[list[Task]]:
     return [[replace(task, cells=task.cells[:half])], [replace(task, cells=task.cells[half:])]]
 
 
-# torch is imported only where something went wrong, so that a worker without a model starts at once.
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    from indexmem.engine.faults import out_of_memory
-
-    return out_of_memory(error)
-
-
-def _device_lost(error: BaseException) -> bool:
-    from indexmem.engine.faults import device_lost
-
-    return device_lost(error)
-
-
 def _free_memory() -> None:
-    import torch
+    import torch  # only here, so that a worker without a model starts at once
 
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def _cache_bytes(row: ResultRow) -> int:
+    return sum(row[name] or 0 for name in ("kv_bytes", "indexer_bytes", "memory_bytes"))
+
+
+def _failure(row: ResultRow) -> FailureNote:
+    return FailureNote.of(
+        f"{row['method']} {row['budget']} {row['sample_id']}", f"{row['error_class']}: {row['error_message']}"
+    )

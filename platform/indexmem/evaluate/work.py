@@ -1,22 +1,79 @@
-"""Work cut into units: pieces of the grid that name their rows by index alone.
+"""What a grid is made of, and the units of work that it is handed out in, which name their rows by index alone.
 
+Nothing here imports torch, so a worker can be told its work before it loads a model.
 Shapes: S samples (of a unit, or of a benchmark) and C cells of one benchmark.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+
+from indexmem.benchmarks.base import Sample
+from indexmem.config.budget import Budget
+from indexmem.config.schema import Experiment, MethodConfig
 
 Mask = NDArray[np.bool_]  # missing_SC: rows that the store lacks
 
+RETENTION_SAMPLES = 2  # per benchmark: samples whose kept tokens are stored
 # A sample cut into pieces is prefilled once for each, so pieces stay large: this many cells and this share of them.
 SMALLEST_PIECE = 64
 PIECES = 8
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """One (method, budget) on one benchmark build."""
+
+    id: str
+    method: MethodConfig
+    budget: Budget
+    benchmark: str
+    benchmark_build: str
+    checkpoint: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """One sample with the cells that still need it."""
+
+    sample: Sample
+    cells: tuple[GridCell, ...]
+    keep_retention: bool = False  # store which tokens each cell kept, for the viewer
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What every worker must know, sent once; units then refer to it by index."""
+
+    experiment: Experiment
+    methods: Mapping[str, MethodConfig]  # label -> config
+    cells: Mapping[str, tuple[GridCell, ...]]  # benchmark -> cells
+    samples: Mapping[str, pa.Array]  # benchmark -> pickled samples: read in place, not copied into every worker
+    model_fingerprint: str
+    checkpoint: str | None
+    provenance: Mapping[str, Any]
+
+    def tasks(self, unit: Unit) -> list[Task]:
+        """The unit's samples with the cells to evaluate."""
+        cells, samples = self.cells[unit.benchmark], self.samples[unit.benchmark]
+        return [
+            Task(pickle.loads(samples[index].as_buffer()), tuple(compress(cells, row_C)), index < RETENTION_SAMPLES)
+            for index, row_C in zip(unit.samples, unit.missing_SC(len(cells)))
+        ]
+
+
+def packed_samples(samples: Sequence[Sample]) -> pa.Array:
+    """Samples as one Arrow array, which Ray's object store shares between the processes of a node."""
+    return pa.array([pickle.dumps(sample) for sample in samples], pa.large_binary())
 
 
 @dataclass(frozen=True)
@@ -40,7 +97,7 @@ class Unit:
         return np.unpackbits(packed, axis=1, count=cells).astype(bool)
 
     def singles(self) -> list[Unit]:
-        """The same rows, one sample a unit, as if never tried."""
+        """Its rows, one sample a unit, as if never tried."""
         width = len(self.bits) // len(self.samples)
         rows = [self.bits[i * width : (i + 1) * width] for i in range(len(self.samples))]
         counts = [int(np.unpackbits(np.frombuffer(row, np.uint8)).sum()) for row in rows]

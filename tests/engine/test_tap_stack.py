@@ -6,8 +6,7 @@ from method_zoo import every_method
 from tiny_models import FULL_FAMILIES, random_ids, tiny_backbone
 
 from indexmem.config.schema import MethodConfig
-from indexmem.engine import layer_stack
-from indexmem.engine.prefill import prefill
+from indexmem.engine.prefill import STACK_BYTES, TapStack, prefill
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.kvpress_scores import last_queries_attention
 from indexmem.eviction.methods.registry import make_method
@@ -42,7 +41,7 @@ def test_rankings_do_not_depend_on_how_many_layers_are_shown_at_once(monkeypatch
     methods["knorm"].score = lambda tap: shown.append(tap) or score(tap)
     found = []
     for limit in (0, 2**30):
-        monkeypatch.setitem(layer_stack.STACK_BYTES, "cpu", limit)
+        monkeypatch.setitem(STACK_BYTES, "cpu", limit)
         found.append(prefill(backbone, random_ids(LENGTH), methods, sinks=4, chunk=chunk))
         assert not found[-1].errors
     layers = backbone.geometry.layers
@@ -62,7 +61,7 @@ def test_a_stack_holds_no_more_than_its_limit(monkeypatch):
     score = method.score
     method.score = lambda tap: shown.append(tap.key_BHLd.shape[0]) or score(tap)
     layer_bytes = backbone.geometry.kv_bytes(LENGTH, 4) // backbone.geometry.layers
-    monkeypatch.setitem(layer_stack.STACK_BYTES, "cpu", 2 * layer_bytes)
+    monkeypatch.setitem(STACK_BYTES, "cpu", 2 * layer_bytes)
     prefill(backbone, random_ids(LENGTH), {"knorm": method}, sinks=0)
     assert sum(shown) == backbone.geometry.layers
     assert max(shown) == 2
@@ -71,7 +70,7 @@ def test_a_stack_holds_no_more_than_its_limit(monkeypatch):
 def test_only_what_was_asked_for_is_held():
     """Hidden states and older queries would be copies of the whole prefill's activations."""
     backbone = tiny_backbone()
-    stack = layer_stack.LayerStack(16, backbone.device)
+    stack = TapStack(16, backbone.device)
     with torch.inference_mode(), tapping(backbone.model, stack.add) as kwargs:
         backbone.model.get_decoder()(torch.tensor([random_ids(LENGTH)]), use_cache=False, **kwargs)
     tap = stack.take()
@@ -103,7 +102,7 @@ def test_every_method_reads_no_more_than_it_says(tmp_path):
         backbone.model.get_decoder()(torch.tensor([random_ids(LENGTH)]), use_cache=False, **kwargs)
     for label, method in every_method(backbone.geometry, tmp_path).items():
         if method.last_queries is not None:
-            stack = layer_stack.LayerStack(method.last_queries, backbone.device)
+            stack = TapStack(method.last_queries, backbone.device)
             stack.add(taps[0])
             torch.testing.assert_close(method.score(stack.take()), method.score(taps[0]))
             compared.add(label)
