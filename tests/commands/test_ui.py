@@ -14,7 +14,6 @@ import pytest
 from waiting import wait_until
 
 from indexmem.cli import main
-from indexmem.tracking.mlflow_runs import connect
 
 
 def free_port() -> int:

@@ -15,13 +15,13 @@ from indexmem.commands.nightly import BUSY, run_night
 from indexmem.errors import UserError
 from indexmem.lease import Leases
 from indexmem.schedule.night import Nights
-from indexmem.tracking.mlflow_runs import connect
+from indexmem.tracking.mlflow_store import open_store
 
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    connect(f"sqlite:///{path}", path.parent / "artifacts")
+    open_store(f"sqlite:///{path}", path.parent / "artifacts")
     return f"sqlite:///{path}"
 
 

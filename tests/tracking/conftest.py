@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 from mlflow_reading import new_root
 
-from indexmem.tracking.mlflow_runs import ENVIRONMENT, connect
+from indexmem.tracking.mlflow_store import MLFLOW_SETTINGS, open_store
 
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated store; creating one takes seconds, copying it milliseconds."""
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    connect(f"sqlite:///{path}", path.parent / "artifacts")
+    open_store(f"sqlite:///{path}", path.parent / "artifacts")
     return path
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ENVIRONMENT.items():
+    for name, value in MLFLOW_SETTINGS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)

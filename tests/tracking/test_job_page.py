@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from indexmem.tracking.pages import job_page
+from indexmem.tracking.links import job_page
 
 
 class Experiments(BaseHTTPRequestHandler):

@@ -1,11 +1,10 @@
-"""What a grid's run carries besides numbers: tables that MLflow reads, a chart, interactive charts, links."""
+"""What a grid's run carries besides numbers: the report, the verdict, links."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import plotly.graph_objects as go
 import pyarrow as pa
 import pytest
 from mlflow_reading import client, rows, sink, spec
@@ -17,44 +16,25 @@ from indexmem.results.schema import FAILED
 from indexmem.results.summary import summarise
 from indexmem.tracking.links import LOCAL_UI, grid_links
 from indexmem.tracking.mlflow_runs import NOTE_TAG
-from indexmem.tracking.pictures import charts_page, score_chart
-from indexmem.tracking.tables import CELLS, SCORES
-
-PNG = b"\x89PNG\r\n"
 
 
 def artifacts(root: Path, run_id: str) -> Path:
     return Path(client(root).get_run(run_id).info.artifact_uri.removeprefix("file://"))
 
 
-def test_mlflow_reads_the_tables_and_they_do_not_grow(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = spec(root)
-    run_id = sink(experiment).publish_grid(experiment, rows(status=FAILED, score=None))
-    assert sink(experiment).publish_grid(experiment, rows()) == run_id
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", client(root).tracking_uri)  # even a client's load_table searches there
-    place = client(root).get_run(run_id).info.experiment_id
-    scores, cells = (client(root).load_table(place, name, run_ids=[run_id]) for name in (SCORES, CELLS))
-    assert list(scores["benchmark"]) == ["mean", "niah", "vt"] * 2
-    assert set(scores["standing"]) == {"leading"}
-    assert len(cells) == 4
-    assert cells["score"].tolist() == pytest.approx([1 / 3] * 4)
-
-
-def test_the_run_has_charts_and_tells_the_verdict(root: Path) -> None:
+def test_the_run_has_the_report_with_its_numbers_and_tells_the_verdict(root: Path) -> None:
     experiment, grid = spec(root), make_rows(samples=6)
     report = root / "grid-test.html"
     report.write_text("<p>report</p>")
+    (root / "grid-test").mkdir()
+    (root / "grid-test" / "scores.csv").write_text("mean")
     run_id = mirror_grid(sink(experiment), experiment, grid, report)
     assert run_id is not None
     folder = artifacts(root, run_id)
-    assert (folder / "figures" / "scores.png").read_bytes().startswith(PNG)
-    charts = (folder / "figures" / "charts.html").read_text()
-    assert charts.count('class="plotly-graph-div"') == 2
-    assert charts.count("plotly.js v") == 1  # the library, which makes up its size, is in it once
-    assert "<script src=" not in charts
+    assert (folder / "grid-test.html").read_text() == "<p>report</p>"
+    assert (folder / "grid-test" / "scores.csv").read_text() == "mean"
     note = client(root).get_run(run_id).data.tags[NOTE_TAG]
     assert note.startswith(f"**{verdict(summarise(grid)).headline}**\n\n[Report grid-test.html](#/experiments/")
-    assert f"(get-artifact?path=figures/scores.png&run_uuid={run_id})" in note
 
 
 def test_a_report_that_is_not_there_is_not_linked(root: Path) -> None:
@@ -69,10 +49,8 @@ def test_a_report_that_is_not_there_is_not_linked(root: Path) -> None:
     [make_rows(budgets=MIXED, samples=2), make_rows((), samples=2), rows(samples=1, status=FAILED, score=None)],
     ids=["kinds of budgets", "full cache alone", "all failed"],
 )
-def test_any_grid_has_a_picture_and_a_verdict(grid: pa.Table) -> None:
-    summary = summarise(grid)
-    assert score_chart(summary).startswith(PNG)
-    assert verdict_text(verdict(summary)).startswith("**")
+def test_any_grid_has_a_verdict(grid: pa.Table) -> None:
+    assert verdict_text(verdict(summarise(grid))).startswith("**")
 
 
 def test_a_report_links_to_the_run_before_that_is_published(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +74,3 @@ def test_without_tracking_there_is_nothing_to_link(tmp_path: Path) -> None:
     assert grid_links(spec(tmp_path, tracking={"enabled": False})) == {}
     with pytest.warns(RuntimeWarning, match="did not take"):
         assert grid_links(spec(tmp_path, tracking={"uri": "http://127.0.0.1:9"})) == {}
-
-
-def test_charts_page_escapes_headings() -> None:
-    assert "<script>alert" not in charts_page("t", {"<script>alert(1)</script>": go.Figure()})

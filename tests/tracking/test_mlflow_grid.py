@@ -15,12 +15,20 @@ from mlflow_reading import all_runs, client, new_root, points, rows, sink, spec
 
 from indexmem.config.load import validate
 from indexmem.results.schema import FAILED
-from indexmem.tracking import grid_runs
 from indexmem.tracking.grid_runs import CELL_TAG
 from indexmem.tracking.mlflow_runs import FINGERPRINT_TAG, NOTE_TAG, PARENT_TAG
-from indexmem.tracking.published import published_params
+from indexmem.tracking.run_tags import published_params
 
-WRITES = ("create_experiment", "create_run", "log_batch", "log_inputs", "log_artifacts", "set_terminated", "update_run")
+WRITES = (
+    "create_experiment",
+    "create_run",
+    "log_batch",
+    "log_inputs",
+    "log_text",
+    "log_artifact",
+    "set_terminated",
+    "update_run",
+)
 
 
 def content(root: Path) -> dict[str, Any]:
@@ -48,7 +56,7 @@ def without_ids(text: str, names: dict[str, str]) -> str:
 def test_a_grid_becomes_a_parent_with_one_child_per_cell(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = {"metadata": {"job_submission_id": "nightly-1"}}
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
-    report = root / "build.html"
+    report = root / "report.html"
     report.write_text("<p>scores</p>")
     experiment = spec(root, grid={"samples": 3}, tracking={"experiment": "team"})
     with warnings.catch_warnings():
@@ -111,7 +119,6 @@ def test_new_rows_update_only_their_cell(root: Path) -> None:
 def test_an_interruption_anywhere_is_repaired_by_the_next_publish(
     tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grid_runs, "score_chart", lambda _: b"drawing it each time takes longest")
     clean = new_root(tmp_path / "clean", empty_database)
     grid = rows().slice(0, 6)  # two cells
     sink(spec(clean)).publish_grid(spec(clean), grid)

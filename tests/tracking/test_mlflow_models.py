@@ -11,9 +11,9 @@ from mlflow.entities import LoggedModel, LoggedModelStatus, Run
 from mlflow_reading import all_runs, client, rows, sink, spec, used_models
 
 from indexmem.config.schema import Experiment
+from indexmem.tracking.distill_runs import Checkpoint
 from indexmem.tracking.grid_runs import CELL_TAG
 from indexmem.tracking.mlflow_runs import FINGERPRINT_TAG, NOTE_TAG
-from indexmem.tracking.models import Checkpoint
 
 INDEXER, MEMORY, OTHER = "a" * 16, "b" * 16, "c" * 16
 HISTORY = [{"step": 0, "loss": 1.0}]

@@ -15,12 +15,13 @@ from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow_reading import all_runs, new_root, rows, sink, spec
 
 from indexmem.errors import UserError
-from indexmem.tracking.mlflow_runs import ENVIRONMENT, Runs, connect
+from indexmem.tracking.mlflow_runs import Runs
 from indexmem.tracking.mlflow_sink import MlflowSink
+from indexmem.tracking.mlflow_store import MLFLOW_SETTINGS, open_store
 
 
 def test_a_dead_server_only_warns_and_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ENVIRONMENT:
+    for name in MLFLOW_SETTINGS:
         os.environ.pop(name)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     experiment = spec(tmp_path, tracking={"uri": "http://user:hunter2@127.0.0.1:9"})
@@ -37,7 +38,7 @@ def test_a_dead_server_only_warns_and_soon(tmp_path: Path, monkeypatch: pytest.M
         assert opened.publish_distill(experiment, "d1", [{"step": 0, "loss": 1.0}], finished=True) is None
     assert time.monotonic() - started < 10
     assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "1"  # the user's choice
-    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == ENVIRONMENT["MLFLOW_HTTP_REQUEST_TIMEOUT"]
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == MLFLOW_SETTINGS["MLFLOW_HTTP_REQUEST_TIMEOUT"]
 
 
 def test_where_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +65,7 @@ def test_a_root_of_any_name_has_its_database(tmp_path: Path, empty_database: Pat
 
 
 def create_one_run(root: Path) -> None:
-    opened = connect(f"sqlite:///{root / 'mlflow.db'}", root / "artifacts")
+    opened = open_store(f"sqlite:///{root / 'mlflow.db'}", root / "artifacts")
     Runs.of(opened, "together", root / "artifacts").create("run", {})
 
 
@@ -93,7 +94,7 @@ def test_a_database_that_appears_meanwhile_is_not_replaced(tmp_path: Path, monke
             pass
 
     monkeypatch.setattr("mlflow.store.tracking.sqlalchemy_store.SqlAlchemyStore", SlowStore)
-    connect(f"sqlite:///{database}", tmp_path / "artifacts")
+    open_store(f"sqlite:///{database}", tmp_path / "artifacts")
     assert list(tmp_path.iterdir()) == [database]
     assert database.read_bytes() == b"made by a faster process"
 
@@ -105,5 +106,5 @@ def test_an_interrupted_creation_leaves_nothing_behind(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(SqlAlchemyStore, "__init__", migrate_halfway)
     with pytest.raises(KeyboardInterrupt):
-        connect(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "artifacts")
+        open_store(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "artifacts")
     assert list(tmp_path.iterdir()) == []

@@ -16,10 +16,9 @@ from indexmem.config.schema import Experiment
 from indexmem.config.sweep import Objective
 from indexmem.lease import Leases
 from indexmem.results.sweeps import COMPLETE, Sweep, Trial
-from indexmem.tracking import turns
+from indexmem.tracking import mlflow_sink
 from indexmem.tracking.grid_runs import CELL_TAG
 from indexmem.tracking.mlflow_runs import Runs
-from indexmem.tracking.sweep_runs import SweepSink
 
 HISTORY = [{"step": step, "loss": 1.0 / (step + 1)} for step in range(6)]
 CURVE = tuple({"step": step, "loss": 0.5} for step in range(3))
@@ -35,7 +34,7 @@ def slow_creation(monkeypatch: pytest.MonkeyPatch) -> None:
         return create(self, *args)
 
     monkeypatch.setattr(Runs, "create", slow)
-    monkeypatch.setattr(turns, "WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(mlflow_sink, "TURN_SECONDS", 0.02)
 
 
 def at_once(publish: Any) -> list[str | None]:
@@ -67,9 +66,7 @@ def test_a_sweep_that_two_publish_has_each_trial_and_point_once(root: Path) -> N
     sweep = Sweep("s1", "grid-test", "tiny", {"distill.seed": [1]}, (objective,), 1, (trial,))
 
     def publish() -> str | None:
-        opened = SweepSink.open(experiment)
-        assert opened is not None
-        return opened.publish_sweep(experiment, sweep)
+        return sink(experiment).publish_sweep(experiment, sweep)
 
     first, second = at_once(publish)
     assert first == second is not None

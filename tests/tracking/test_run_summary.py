@@ -14,9 +14,8 @@ from indexmem.config.budget import Budget
 from indexmem.report.csvs import comparison_csv
 from indexmem.results.schema import FAILED, OK, ROW_SCHEMA
 from indexmem.results.summary import summarise
+from indexmem.tracking.cells import grid_metrics, held_shares, in_order, score_curves, summarise_cells
 from indexmem.tracking.note import MOST_METHODS, grid_note
-from indexmem.tracking.summary import grid_metrics, held_shares, in_order, score_curves, summarise_cells
-from indexmem.tracking.tables import score_rows
 
 HALF = Budget.of_ratio(0.5)
 
@@ -116,12 +115,12 @@ def test_the_note_marks_a_winner_and_ties() -> None:
 
 def test_the_note_opens_with_the_outcome_and_has_scores_and_bytes() -> None:
     rows = make_rows(budgets=MIXED, samples=5)
-    text = note(rows, verdict="**a wins**\n\n- because", links={"[r]": "#/r"}, picture="p.png")
+    text = note(rows, verdict="**a wins**\n\n- because", links={"[r]": "#/r"})
     parts = text.split("\n\n")
-    assert parts[:3] == ["**a wins**", "[(r)](#/r)", "![mean score by budget](p.png)"]
-    assert "**3 of " in parts[3]
-    assert parts[4] == "- because"
-    assert "The full cache, nothing evicted: " in parts[5]
+    assert parts[:2] == ["**a wins**", "[(r)](#/r)"]
+    assert "**3 of " in parts[2]
+    assert parts[3] == "- because"
+    assert "The full cache, nothing evicted: " in parts[4]
     held = held_shares(summarise_cells(rows))["indexmem", HALF]
     assert 0.5 < held < 0.6  # half the keys and values, and the memory
     assert f"| indexmem |&emsp;{100 * held:.1f} |" in text
@@ -145,4 +144,3 @@ def test_a_full_cache_without_rivals_has_a_score_and_no_table() -> None:
 def test_a_grid_in_which_all_failed_has_a_note_and_a_table() -> None:
     rows = table(cell_rows("a", 0.5, "b", [None]))
     assert "**1 of 1 rows failed**" in note(rows)
-    assert score_rows(summarise(rows)) == []

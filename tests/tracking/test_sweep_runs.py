@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-from mlflow_reading import all_runs, client, points, spec
+from mlflow_reading import all_runs, client, points, sink, spec
 
 from indexmem.config.schema import Experiment
 from indexmem.results.sweeps import COMPLETE, FAILED, RUNNING, STOPPED, Sweep, Trial
-from indexmem.tracking.sweep_runs import SweepSink
 
 AXES = {"indexer.dim": [4, 8, 16, 32], "distill.schedule.peak_lr": {"low": 0.001, "high": 0.1, "log": True}}
 STATES = (COMPLETE, STOPPED, FAILED, RUNNING)
@@ -45,9 +44,7 @@ def trial(number: int, status: str) -> Trial:
 
 
 def publish(root: Path, found: Sweep, **options: bool) -> str | None:
-    sink = SweepSink.open(experiment(root))
-    assert sink is not None
-    return sink.publish_sweep(experiment(root), found, **options)
+    return sink(experiment(root)).publish_sweep(experiment(root), found, **options)
 
 
 def test_every_ended_trial_is_a_child_with_the_specs_own_names(root: Path) -> None:

@@ -15,8 +15,8 @@ from indexmem.files import check_writable
 from indexmem.progress.view import ProgressView, say
 from indexmem.runtime import cluster, wait_for_nodes
 from indexmem.tracking.links import grid_links
-from indexmem.tracking.mlflow_runs import public
 from indexmem.tracking.mlflow_sink import MlflowSink
+from indexmem.tracking.mlflow_store import public
 from indexmem.tracking.provenance import provenance
 
 

@@ -14,13 +14,11 @@ from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.distill.runs import DistillRun
 from indexmem.evaluate.grid import GridPlan
-from indexmem.report.costs import costs
-from indexmem.report.figures import score_by_bytes, score_curve
 from indexmem.report.html import write_report
 from indexmem.report.tables import comparison_table
 from indexmem.report.verdict import Verdict, verdict
 from indexmem.results.gate import Gate, gated
-from indexmem.results.summary import MEAN, summarise
+from indexmem.results.summary import summarise
 from indexmem.results.sweeps import read_sweeps
 from indexmem.tracking.mlflow_sink import MlflowSink
 
@@ -72,21 +70,17 @@ def print_scores(experiment: Experiment, rows: pa.Table) -> Gate:
 
 
 def mirror_grid(sink: MlflowSink, experiment: Experiment, rows: pa.Table, report: Path) -> str | None:
-    """Publish `rows`, with the report if it is written; the run's URL or id, None if MLflow did not answer.
+    """Publish `rows`, with the report and its folder of numbers where they have been written.
 
-    Below the spec's floor for the full cache, only the full cache is published.
+    Below the spec's floor for the full cache, only the full cache is published. Returns the run's URL or id, None if
+    MLflow did not answer.
     """
     gate = gated(rows, experiment.grid.full_cache_floor)
-    rows = gate.rows
-    summary = summarise(rows)
-    figures = {f"Score by {kind}": score_curve(summary, MEAN, kind) for kind in summary.by_kind}
-    figures["Score by bytes held"] = score_by_bytes(summary, costs(rows))
     return sink.publish_grid(
         experiment,
-        rows,
-        artifacts={report.name: report} if report.is_file() else {},
-        verdict=gate.explanation or verdict_text(verdict(summary)),
-        figures=figures,
+        gate.rows,
+        artifacts={path.name: path for path in (report, report.with_suffix("")) if path.exists()},
+        verdict=gate.explanation or verdict_text(verdict(summarise(gate.rows))),
     )
 
 

@@ -21,7 +21,8 @@ from indexmem.schedule.steps import Step, prepare, steps_of
 from indexmem.schedule.verdict import Verdict
 from indexmem.schedule.webhook import notify
 from indexmem.signals import StopSignals
-from indexmem.tracking.nightly_runs import NightlySink, score_metrics
+from indexmem.tracking.mlflow_sink import MlflowSink
+from indexmem.tracking.naming import score_metrics
 
 BUSY = 4  # exit code: another process works on these nights
 SPREAD_NIGHTS = 20  # newest nights that tell how far nights are apart; each costs the reading of its rows
@@ -92,9 +93,8 @@ def _judge(
 
 
 def _publish(spec: NightlySpec, night: Night, verdict: Verdict) -> None:
-    sink = NightlySink.open(spec.place)
+    sink = MlflowSink.open(spec.place)
     if sink is not None:
-        assert isinstance(sink, NightlySink), "open() makes what it is called on"
         counts = {
             "rows": sum(suite.rows for suite in verdict.suites),
             "failed": sum(suite.failed for suite in verdict.suites),

@@ -15,7 +15,7 @@ from indexmem.errors import UserError
 from indexmem.progress.view import say
 from indexmem.submit.job import PACKAGE, Job, describe, environment
 from indexmem.submit.upload import Upload, check_size, plan_upload
-from indexmem.tracking.published import DASHBOARD_VARIABLE
+from indexmem.tracking.run_tags import DASHBOARD_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _mlflow_page(submission: str, verb: str, experiment: Experiment, how: Submis
     if not experiment.tracking.enabled:
         return None
     uri = experiment.tracking.uri or how.variables.get("MLFLOW_TRACKING_URI") or os.environ.get("MLFLOW_TRACKING_URI")
-    from indexmem.tracking.pages import job_page
+    from indexmem.tracking.links import job_page
 
     kind = {"distill": "distill", "sweep": "sweep"}.get(verb, "eval")
     page = job_page(uri, f"{experiment.tracking.experiment}/{kind}", submission) if uri else None

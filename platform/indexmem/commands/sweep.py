@@ -24,8 +24,8 @@ from indexmem.sweep.plan import SweepPlan, plan_sweep
 from indexmem.sweep.progress import SweepProgress, describe
 from indexmem.sweep.proposals import make_proposer
 from indexmem.sweep.trial import evaluates, trains
+from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.tracking.provenance import provenance
-from indexmem.tracking.sweep_runs import SweepSink
 
 PUBLISH_SECONDS = 60.0  # between two looks at what MLflow lacks, while a sweep runs
 
@@ -97,7 +97,7 @@ def _run(
     from indexmem.sweep.tune_run import report_winners, run_sweep
 
     experiment, size = plan.space.experiment, plan.resources
-    progress, sink = SweepProgress(plan.space.longest if trains(experiment) else 0), SweepSink.open(experiment)
+    progress, sink = SweepProgress(plan.space.longest if trains(experiment) else 0), MlflowSink.open(experiment)
     published = time.monotonic()
     view = ProgressView.open(f"{experiment.name} sweep")
 
@@ -123,7 +123,7 @@ def _finish(experiment: Experiment, sweep: Sweep) -> str | None:
     """Draw, publish and print; where MLflow has it, if it does."""
     page = write_sweep_report(sweep, run_root(experiment) / "reports")
     files = {path.name: path for path in (page, page.with_suffix(".csv"))}
-    sink = SweepSink.open(experiment)
+    sink = MlflowSink.open(experiment)
     where = None if sink is None else sink.publish_sweep(experiment, sweep, files)
     for trial in sweep.winners:
         print(describe(sweep, trial))

@@ -10,8 +10,8 @@ from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import plan
 from indexmem.progress.view import say
-from indexmem.tracking.mlflow_runs import public
 from indexmem.tracking.mlflow_sink import MlflowSink
+from indexmem.tracking.mlflow_store import public
 
 
 def sync_spec(experiment: Experiment) -> int:

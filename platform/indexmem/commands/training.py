@@ -15,7 +15,6 @@ from indexmem.eviction.checkpoint import read_config, weights_hash
 from indexmem.models.backbone import inspect
 from indexmem.progress.view import LINE_SECONDS, ProgressView, say
 from indexmem.tracking.mlflow_sink import MlflowSink
-from indexmem.tracking.models import Checkpoint
 
 
 def read_history(experiment: Experiment, run: DistillRun) -> list[dict[str, Any]]:

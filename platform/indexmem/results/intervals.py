@@ -38,6 +38,10 @@ class Interval:
     def half_width(self) -> float:
         return (self.high - self.low) / 2
 
+    def __str__(self) -> str:
+        """'71.2 ±5.1': mean and half of the interval, in points of 100."""
+        return f"{100 * self.mean:.1f} ±{100 * self.half_width:.1f}"
+
 
 def mean_ci(
     scores: ArrayLike, *, clusters: ArrayLike | None = None, seed: int = 0, level: float = 0.95, resamples: int = 2000

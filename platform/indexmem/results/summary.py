@@ -26,7 +26,7 @@ from indexmem.results.stats import Difference, Interval, macro_ci, max_t, paired
 FULL = "full"
 ALPHA = 0.05
 
-Standing = Literal["winner", "leading", "behind", "alone", "unranked"]
+Standing = Literal["reference", "winner", "leading", "behind", "alone", "unranked"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,19 @@ class Summary:
     def ranked(self) -> set[Column]:
         """Columns with a mean over all benchmarks, the full cache's among them."""
         return {(method, budget) for method, budget, benchmark in self.cells if benchmark == MEAN}
+
+    @property
+    def listed(self) -> dict[Key, Interval]:
+        """`cells` in display order: the full cache, methods from the best on; by budget; the mean, then benchmarks."""
+        method = {name: place for place, name in enumerate((FULL, *self.methods))}
+        benchmark = {name: place for place, name in enumerate((MEAN, *self.benchmarks))}
+        keys = sorted(self.cells, key=lambda key: (method[key[0]], key[1], benchmark[key[2]]))
+        return {key: self.cells[key] for key in keys}
+
+    def standing(self, method: str, budget: Budget, benchmark: str) -> Standing:
+        """How a cell stands in its column; the full cache, and what nothing is compared with, is a reference."""
+        contest = self.contests.get((budget, benchmark))
+        return "reference" if method == FULL or contest is None else contest.standing(method)
 
     def full(self, benchmark: str) -> Interval | None:
         """The full cache's score, if it was evaluated."""

@@ -85,6 +85,21 @@ class Sweep:
         return tuple(t for t in self.trials if all(t.value(objective) is not None for objective in self.objectives))
 
     @property
+    def ranked(self) -> tuple[Trial, ...]:
+        """`valued`, the best by the first objective first."""
+        objective = self.objectives[0]
+        return tuple(sorted(self.valued, key=lambda trial: objective.sign * trial.metrics[objective.metric]))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Status -> trials that ended so."""
+        return {status: sum(t.status == status for t in self.trials) for status in (COMPLETE, STOPPED, FAILED)}
+
+    def fresh_values(self, trial: Trial) -> dict[str, float]:
+        """The trial's objectives on fresh samples, as far as they were measured."""
+        return {o.metric: trial.fresh[o.metric] for o in self.objectives if o.metric in trial.fresh}
+
+    @property
     def front(self) -> tuple[Trial, ...]:
         """Trials that no other one beats in all objectives, the best by the first objective first."""
         valued = self.valued

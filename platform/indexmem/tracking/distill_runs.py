@@ -1,94 +1,125 @@
-"""A training in MLflow: one run, with its metrics by step and the checkpoint as a logged model."""
+"""A training in MLflow: one run with its metrics by step, and its checkpoint as a logged model.
+
+A logged model is one checkpoint folder, of an indexer and its memories. Cells name modules by the content hash of their
+weights, so the link holds wherever the folder was copied to, and for every spec that uses it.
+"""
 
 from __future__ import annotations
 
 import math
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus, Run
 
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import content_hash, flatten
-from indexmem.tracking.grid_runs import SPEC_TAG
-from indexmem.tracking.mlflow_runs import FINISHED, Runs
-from indexmem.tracking.models import Checkpoint, publish_model
-from indexmem.tracking.naming import metric_name
+from indexmem.tracking.mlflow_runs import NOTE_TAG, TRAINING_VIEW, Runs
+from indexmem.tracking.naming import MAX_PARAM, clip, metric_name, model_name, value_text
 from indexmem.tracking.provenance import provenance
-from indexmem.tracking.published import common_tags, published_spec
+from indexmem.tracking.run_tags import common_tags, published_spec
 
-DISTILL_TAG = "indexmem.distill_id"
+DISTILL_TAG, SPEC_TAG = "indexmem.distill_id", "indexmem.spec_id"
 NON_FINITE_TAG = "indexmem.non_finite"
-SENDER_TAG = "indexmem.sender"
+WEIGHTS_TAG = "indexmem.weights."  # followed by the content hash of a module; the value is the module's name
+MODEL_TYPE = "indexmem"
 TRAINED_SECTIONS = {"model", "indexer", "memory", "target", "distill"}  # of the spec, that shape the weights
 DISTILL_NOTE = """\
 One run per training, with losses by step. What came of it is the run's logged model: a folder that
 `IndexMemPress.from_pretrained` loads, and from which one gets to the cells that used it.
 """
+MODEL_NOTE = """\
+Trained modules: {modules}. The metrics below are of the cells that used them. To use them elsewhere:
+
+    folder = mlflow.artifacts.download_artifacts("models:/<model id>")
+    press = IndexMemPress.from_pretrained(folder, compression_ratio=0.5)
+"""
 
 
-@dataclass
-class OpenTraining:
-    """What MLflow already has of a training run, so that a call during training sends only what is new."""
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder of trained modules: name -> content hash of the weights, as cells record it."""
 
-    run_id: str
-    sender: str  # who opened the run last; another process may since have sent steps that we do not know of
-    steps: dict[str, set[int]]  # of each metric
+    folder: Path
+    modules: Mapping[str, str]
 
 
-def open_training(runs: Runs, experiment: Experiment, distill_id: str, params: Mapping[str, Any]) -> OpenTraining:
-    """Find or create the training run, mark it running, and read which steps it has."""
+def publish_training(
+    runs: Runs,
+    experiment: Experiment,
+    distill_id: str,
+    history: Sequence[Mapping[str, float]],
+    params: Mapping[str, Any],
+) -> Run:
+    """Find or create the training's run, mark it running, and log the steps that it lacks."""
     spec = published_spec(experiment)
     run = runs.find_or_create(DISTILL_TAG, distill_id, experiment.name)
-    tags = common_tags(experiment, "distill", [provenance()["git_commit"]]) | {"model": experiment.model.id}
-    sender = uuid.uuid4().hex
-    runs.log(run, {}, flatten(spec) | dict(params), tags | {SPEC_TAG: content_hash(spec), SENDER_TAG: sender})
-    if run.info.status != "RUNNING":
-        runs.client.update_run(run.info.run_id, status="RUNNING")
-    # A batch may have been cut off between two metrics of one step, so each metric is asked for its own steps.
-    history = {name: runs.client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
-    return OpenTraining(
-        run.info.run_id, sender, {name: {point.step for point in points} for name, points in history.items()}
-    )
-
-
-def sent_last(runs: Runs, known: OpenTraining) -> bool:
-    """Whether nobody else has opened the run since, so that `known` is all that it has."""
-    return runs.client.get_run(known.run_id).data.tags.get(SENDER_TAG) == known.sender
-
-
-def send_points(runs: Runs, known: OpenTraining, points: Mapping[tuple[str, int], float]) -> None:
-    """Log the finite points that MLflow lacks; name the others in a tag."""
-    fresh = [
-        (name, step, value)
-        for (name, step), value in points.items()
-        if math.isfinite(value) and step not in known.steps.get(name, ())
-    ]
-    if fresh:
-        runs.log_points(known.run_id, fresh)
-    for name, step, _ in fresh:
-        known.steps.setdefault(name, set()).add(step)
-    lost = [f"{name}@{step}" for (name, step), value in points.items() if not math.isfinite(value)]
-    if lost:
-        runs.tag(known.run_id, {NON_FINITE_TAG: ", ".join(lost)})
-
-
-def finish_training(
-    runs: Runs, known: OpenTraining, experiment: Experiment, distill_id: str, checkpoint: Checkpoint | None
-) -> None:
-    """Make the checkpoint a logged model, then end the run."""
-    if checkpoint is not None:
-        run = runs.client.get_run(known.run_id)
-        params = flatten(experiment.model_dump(mode="json", include=TRAINED_SECTIONS))
-        publish_model(runs, run, experiment.name, checkpoint, (DISTILL_TAG, distill_id), params)
-    runs.client.set_terminated(known.run_id, FINISHED)
-
-
-def points_of(history: Sequence[Mapping[str, float]]) -> dict[tuple[str, int], float]:
-    """(metric name, step) -> value; of a step that occurs twice, the later row counts."""
-    return {
-        (metric_name(name), int(row["step"])): float(value)
-        for row in history
+    tags = common_tags(experiment, "distill", [provenance()["git_commit"]])
+    tags |= {"model": experiment.model.id, SPEC_TAG: content_hash(spec)}
+    runs.publish(run, tags, {}, flatten(spec) | dict(params), tags)
+    runs.go_on(run)
+    rows = {int(row["step"]): row for row in history}  # of a step that occurs twice, the later row counts
+    points = [
+        (metric_name(name), step, float(value))
+        for step, row in sorted(rows.items())
         for name, value in row.items()
         if name != "step"
-    }
+    ]
+    runs.extend(run, [point for point in points if math.isfinite(point[2])])
+    lost = [f"{name}@{step}" for name, step, value in points if not math.isfinite(value)]
+    if lost:
+        runs.tag(run, {NON_FINITE_TAG: ", ".join(lost)})
+    return run
+
+
+def publish_checkpoint(
+    runs: Runs, run_id: str, experiment: Experiment, distill_id: str, checkpoint: Checkpoint
+) -> None:
+    """Make the checkpoint a logged model that is the run's output. An interrupted publication is completed."""
+    model = _model_tagged(runs, DISTILL_TAG, distill_id)
+    if model is None:
+        weights = {WEIGHTS_TAG + digest: module for module, digest in checkpoint.modules.items()}
+        note = MODEL_NOTE.format(modules=", ".join(checkpoint.modules))
+        params = flatten(experiment.model_dump(mode="json", include=TRAINED_SECTIONS))
+        model = runs.client.create_logged_model(
+            runs.experiment_id,
+            name=model_name(experiment.name),
+            source_run_id=run_id,
+            tags={DISTILL_TAG: distill_id, NOTE_TAG: note} | weights,
+            params={key: clip(value_text(value), MAX_PARAM) for key, value in params.items()},
+            model_type=MODEL_TYPE,
+        )
+    if model.status != LoggedModelStatus.READY:
+        runs.client.log_model_artifacts(model.model_id, str(checkpoint.folder))
+        runs.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+    outputs = runs.client.get_run(run_id).outputs
+    if model.model_id not in {output.model_id for output in (outputs.model_outputs if outputs else [])}:
+        runs.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, 0)])
+
+
+def models_with(runs: Runs | None, weights: Iterable[str]) -> dict[str, LoggedModel]:
+    """Content hash -> the logged model that holds these weights, for those that `runs` has."""
+    if runs is None:
+        return {}
+    found = {digest: _model_tagged(runs, WEIGHTS_TAG + digest) for digest in sorted(set(weights))}
+    return {digest: model for digest, model in found.items() if model is not None}
+
+
+def model_links(models: Iterable[LoggedModel]) -> dict[str, str]:
+    """Text -> address within the UI, which shows a run only the models of its own experiment."""
+    pages = {model.model_id: f"#/experiments/{model.experiment_id}/models/{model.model_id}" for model in models}
+    return {f"Trained modules {name[:8]}": f"{page}?{TRAINING_VIEW}" for name, page in sorted(pages.items())}
+
+
+def _model_tagged(runs: Runs, tag: str, value: str | None = None) -> LoggedModel | None:
+    """The oldest model with the tag, and with this value of it."""
+    condition = "!= ''" if value is None else f"= '{value}'"
+    found = runs.client.search_logged_models(
+        [runs.experiment_id],
+        f"tags.`{tag}` {condition}",
+        max_results=1,
+        order_by=[{"field_name": "creation_timestamp", "ascending": True}],
+    )
+    return next(iter(found), None)

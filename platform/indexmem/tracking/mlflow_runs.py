@@ -1,67 +1,36 @@
-"""Idempotent building blocks on MlflowClient: open a store, find a run by tag or create it, log, attach files.
+"""The runs of one MLflow experiment, published idempotently: found by a tag or created, and sent only what they lack.
 
-Nothing here touches MLflow's global state (active run, tracking URI), which belongs to the caller's own script.
+A run carries a fingerprint of what was published, written last. Publishing the same again sends nothing; publishing
+after an interruption sends the rest.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import sqlite3
-import tempfile
+import posixpath
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, LoggedModelInput, Metric, Param, Run, RunTag
+from mlflow.entities import DatasetInput, LoggedModelInput, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
-from sqlalchemy import make_url
 
+from indexmem.config.spec import content_hash
+from indexmem.tracking.mlflow_store import is_server, public
 from indexmem.tracking.naming import MAX_PARAM, MAX_TAG, clip, value_text
 
-SQLITE = "sqlite:///"
 PARENT_TAG = "mlflow.parentRunId"
 NOTE_TAG = "mlflow.note.content"  # Markdown that the UI shows
-FINGERPRINT_TAG = "indexmem.fingerprint"  # of all that was published; written last
+FINGERPRINT_TAG = "indexmem.fingerprint"
 FINISHED = "FINISHED"
 TRAINING_VIEW = "workflowType=machine_learning"  # else a new browser opens the UI for chat applications
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}  # else the UI asks what it is looking at
-PAGE = 1000
+PAGE = 1000  # runs of one answer
 
-# Set unless the user set them. MLflow's own defaults wait many minutes for a dead server, which is no way to treat a
-# mirror, and print a line per finished run that repeats the credentials of the address.
-ENVIRONMENT = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-}
-
-
-def sqlite_uri(path: Path) -> str:
-    """Address of a database file, whatever characters its path has.
-
-    Quoted is no more than must be: MLflow makes an empty folder of the quoted name beside the real one.
-    """
-    return SQLITE + str(path).replace("%", "%25").replace("?", "%3F")
-
-
-def connect(uri: str, artifact_root: Path) -> MlflowClient:
-    """Client of the store at `uri`; a SQLite file that does not exist is created first.
-
-    HTTP timeouts become short unless the environment already sets them. Raises what MLflow raises.
-    """
-    if uri.startswith(SQLITE):
-        _create_sqlite(Path(make_url(uri).database or ""), artifact_root)
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    return MlflowClient(tracking_uri=uri)
+Point = tuple[str, int, float]  # name of a metric, step, finite value
 
 
 @dataclass(frozen=True)
@@ -116,118 +85,91 @@ class Runs:
     def create(self, name: str, tags: Mapping[str, str]) -> Run:
         return self.client.create_run(self.experiment_id, tags=dict(tags), run_name=name)
 
-    def log(
+    def publish(
         self,
         run: Run,
+        decided_by: Any,
         metrics: Mapping[str, float],
-        params: Mapping[str, Any] | None = None,
-        tags: Mapping[str, str] | None = None,
+        params: Mapping[str, Any],
+        tags: Mapping[str, str],
+        before: Callable[[], None] = lambda: None,
     ) -> None:
-        """Metrics (finite) at step 0, params that the run lacks (they are immutable), then tags, in that order."""
+        """Metrics (finite) at step 0, params that the run lacks (they are immutable) and tags, in that order.
+
+        `before` sends what else belongs to the run. Nothing is sent when `decided_by` is what it was last time.
+        """
+        fingerprint = content_hash(decided_by)
+        if run.data.tags.get(FINGERPRINT_TAG) == fingerprint:
+            return
+        before()
         now = _now()
-        fresh = {key: value for key, value in (params or {}).items() if key not in run.data.params}
+        fresh = {name: value for name, value in params.items() if name not in run.data.params}
         self.client.log_batch(
             run.info.run_id,
-            metrics=[Metric(key, value, now, 0) for key, value in metrics.items()],
-            params=[Param(key, clip(value_text(value), MAX_PARAM)) for key, value in fresh.items()],
+            metrics=[Metric(name, value, now, 0) for name, value in metrics.items()],
+            params=[Param(name, clip(value_text(value), MAX_PARAM)) for name, value in fresh.items()],
         )
-        self.tag(run.info.run_id, tags or {})
+        self.tag(run, {**tags, FINGERPRINT_TAG: fingerprint})
 
-    def log_points(self, run_id: str, points: Sequence[tuple[str, int, float]]) -> None:
-        """Metric points (name, step, finite value)."""
+    def log_points(self, run: Run, points: Sequence[Point]) -> None:
         now = _now()
-        self.client.log_batch(run_id, metrics=[Metric(key, value, now, step) for key, step, value in points])
+        if points:
+            metrics = [Metric(name, value, now, step) for name, step, value in points]
+            self.client.log_batch(run.info.run_id, metrics=metrics)
 
-    def log_model_score(self, run_id: str, model_id: str, dataset: Dataset, score: float, at: int) -> None:
-        """The run's metric 'score' as one of the logged model on this data set.
-
-        Points of equal value and time `at` (ms since 1970) are one point, however often they are sent.
+    def extend(self, run: Run, points: Sequence[Point]) -> None:
+        """Log the points beyond the last step of each metric that the run has. `points` ascend by step, so a batch that
+        was cut off has sent the first steps of each metric.
         """
-        point = Metric("score", score, at, 0, model_id, dataset.name, dataset.digest)
-        self.client.log_batch(run_id, metrics=[point])
+        last = {metric.key: metric.step for metric in run.data.to_proto().metrics}
+        self.log_points(run, [(name, step, value) for name, step, value in points if step > last.get(name, -1)])
 
-    def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
-        self.client.log_batch(run_id, tags=[RunTag(key, clip(text, MAX_TAG)) for key, text in tags.items()])
+    def tag(self, run: Run, tags: Mapping[str, str]) -> None:
+        texts = [RunTag(key, clip(text, MAX_TAG)) for key, text in tags.items()]
+        self.client.log_batch(run.info.run_id, tags=texts)
 
-    def attach(
-        self,
-        run_id: str,
-        files: Mapping[str, Path],
-        texts: Mapping[str, str] | None = None,
-        blobs: Mapping[str, bytes] | None = None,
-    ) -> None:
-        """Upload files or folders, texts and bytes under these artifact paths; what is there already is replaced."""
-        with tempfile.TemporaryDirectory() as folder:
-            for name, source in files.items():
-                target = _below(Path(folder), name)
-                if source.is_dir():
-                    shutil.copytree(source, target)
-                else:
-                    shutil.copy(source, target)
-            for name, text in (texts or {}).items():
-                _below(Path(folder), name).write_text(text, encoding="utf-8")
-            for name, content in (blobs or {}).items():
-                _below(Path(folder), name).write_bytes(content)
-            self.client.log_artifacts(run_id, folder)
+    def end(self, run: Run, status: str = FINISHED) -> None:
+        """Set the status at which the run's work has ended."""
+        if run.info.status != status:
+            self.client.set_terminated(run.info.run_id, status)
 
-    def inputs(self, run_id: str, datasets: Sequence[DatasetInput], models: Sequence[str] = ()) -> None:
+    def go_on(self, run: Run) -> None:
+        """Say that the run's work is under way."""
+        if run.info.status != "RUNNING":
+            self.client.update_run(run.info.run_id, status="RUNNING")
+
+    def attach(self, run: Run, files: Mapping[str, Path], texts: Mapping[str, str] | None = None) -> None:
+        """Upload files or folders, and texts, under these artifact paths; what is there already is replaced.
+
+        The last part of a file's artifact path is its own name.
+        """
+        for name, text in (texts or {}).items():
+            self.client.log_text(run.info.run_id, text, name)
+        for name, source in files.items():
+            assert posixpath.basename(name) == source.name, f"{source} cannot become {name}"
+            self.client.log_artifact(run.info.run_id, str(source), posixpath.dirname(name) or None)
+
+    def inputs(self, run: Run, datasets: Sequence[DatasetInput], models: Sequence[str] = ()) -> None:
         """Data and logged models (ids) that the run used; those that it has already are not doubled."""
         used = [LoggedModelInput(model) for model in models]
         try:
-            self.client.log_inputs(run_id, datasets=list(datasets), models=used)
+            self.client.log_inputs(run.info.run_id, datasets=list(datasets), models=used)
         except MlflowException:
             # MLflow looks for a data set and then creates it: of two drivers that do so at once, one fails. Then it
             # is there.
-            self.client.log_inputs(run_id, datasets=list(datasets), models=used)
+            self.client.log_inputs(run.info.run_id, datasets=list(datasets), models=used)
 
-    def url(self, run_id: str) -> str:
+    def url(self, run: Run) -> str:
         """Address of the run in the UI of a server, without credentials; the run id for a bare database."""
         uri = self.client.tracking_uri
-        return f"{public(uri).rstrip('/')}/{self.place(run_id)}" if is_server(uri) else run_id
+        return f"{public(uri).rstrip('/')}/{self.page(run)}" if is_server(uri) else str(run.info.run_id)
 
-    def place(self, run_id: str, artifact: str | None = None) -> str:
+    def page(self, run: Run, artifact: str | None = None) -> str:
         """Where the UI shows the run or one of its artifacts, from the UI's own root."""
         below = f"/artifacts/{artifact}" if artifact else ""
-        return f"#/experiments/{self.experiment_id}/runs/{run_id}{below}?{TRAINING_VIEW}"
-
-
-def is_server(uri: str) -> bool:
-    return uri.startswith(("http://", "https://", "databricks"))
-
-
-def public(text: str) -> str:
-    """`text` without the credentials of any address in it."""
-    return re.sub(r"://[^/@\s]*@", "://", text)
-
-
-def _create_sqlite(path: Path, artifact_root: Path) -> None:
-    """Make the database beside its final name and link it into place: it appears complete or not at all.
-
-    MLflow's migrations break a new file for good when two processes run them at once, or one is killed in them.
-    """
-    if path.exists():
-        return
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # a second to import, of no use with a server
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        SqlAlchemyStore(sqlite_uri(temporary), artifact_root.as_uri())._dispose_engine()
-        connection = sqlite3.connect(temporary)
-        connection.execute("PRAGMA journal_mode=wal")  # persists; readers no longer block the writer
-        connection.close()
-        with suppress(FileExistsError):  # another process was faster
-            os.link(temporary, path)
-    finally:
-        for leftover in path.parent.glob(f"{temporary.name}*"):
-            leftover.unlink(missing_ok=True)
-
-
-def _below(folder: Path, name: str) -> Path:
-    target = folder / name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return target
+        return f"#/experiments/{self.experiment_id}/runs/{run.info.run_id}{below}?{TRAINING_VIEW}"
 
 
 def _now() -> int:
+    """Milliseconds since 1970."""
     return int(time.time() * 1000)

@@ -1,49 +1,50 @@
 """Publishes results to MLflow. Results live on disk; MLflow is a mirror that can be brought up to date at any time.
 
-Each thing that is published has a tag by which it is found again, and a fingerprint tag that is written last. So
-publishing twice changes nothing, and publishing after an interruption completes what was begun. Processes that publish
-the same take turns: each looks for what there is before it creates what is not.
+Each thing that is published has a tag by which it is found again. Processes that publish the same take turns: each
+looks for what there is before it creates what is not.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-import plotly.graph_objects as go
 import pyarrow as pa
-from mlflow import MlflowClient
 
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.errors import UserError
+from indexmem.lease import Leases
 from indexmem.results.summary import summarise
-from indexmem.tracking import distill_runs, grid_runs
-from indexmem.tracking.distill_runs import OpenTraining
-from indexmem.tracking.grid_runs import GridStory
-from indexmem.tracking.mlflow_runs import FINGERPRINT_TAG, FINISHED, NOTE_TAG, Runs, connect, public, sqlite_uri
-from indexmem.tracking.models import Checkpoint
-from indexmem.tracking.summary import summarise_cells
-from indexmem.tracking.turns import Busy, turn
-
-__all__ = ["FINGERPRINT_TAG", "FINISHED", "NOTE_TAG", "MlflowSink"]
+from indexmem.results.sweeps import Sweep
+from indexmem.tracking import distill_runs, grid_runs, sweep_runs
+from indexmem.tracking.cells import summarise_cells
+from indexmem.tracking.distill_runs import Checkpoint
+from indexmem.tracking.mlflow_runs import NOTE_TAG, Runs
+from indexmem.tracking.mlflow_store import open_store, public, sqlite_uri
 
 PAUSE_SECONDS = 300.0  # after a failure a training run does not wait for the server again before this
+TURN_SECONDS = 0.5  # between looks at another publisher's lease
+NIGHT_TAG = "indexmem.night"
+
+
+class Busy(Exception):
+    """Another process publishes the same just now."""
 
 
 class MlflowSink:
-    """Where a spec's results are mirrored. No method raises because MLflow is down: it warns and returns None."""
+    """Where results are mirrored. No method raises because MLflow is down: it warns and returns None."""
 
     def __init__(self, uri: str, root: Path) -> None:
         self.uri = uri
         self._artifact_root, self._leases = root / "artifacts", root / "leases"
-        self._trainings: dict[str, OpenTraining] = {}
         self._paused_until = -math.inf
 
     @classmethod
@@ -63,11 +64,11 @@ class MlflowSink:
             )
         return cls(uri, root)
 
-    def grid_place(self, experiment: Experiment) -> str | None:
+    def grid_page(self, experiment: Experiment) -> str | None:
         """Where the UI shows the run that `publish_grid` fills, from the UI's root; made if there is none yet."""
         with self._mirroring(), self._turn(grid_runs.spec_id(experiment)):
-            runs = self._grids(experiment)
-            return runs.place(grid_runs.open_grid(runs, experiment).info.run_id)
+            runs = self._runs(experiment, "eval", grid_runs.GRID_NOTE)
+            return runs.page(grid_runs.open_grid(runs, experiment))
         return None
 
     def publish_grid(
@@ -77,19 +78,19 @@ class MlflowSink:
         artifacts: Mapping[str, Path] | None = None,
         *,
         verdict: str = "",
-        figures: Mapping[str, go.Figure] | None = None,
     ) -> str | None:
         """Mirror a grid: one run per spec, with one child run per cell of `rows` (ROW_SCHEMA, one row per key).
 
         `artifacts` maps paths inside the run to files or folders; `verdict` is Markdown that opens the run's note,
-        above the scores; `figures` (heading -> figure) become one page of charts. Cells that have not changed cost
-        nothing. Returns the run's URL on a server, else its id. Raises UserError for rows of different experiments.
+        above the scores. Cells that have not changed cost nothing. Returns the run's URL on a server, else its id.
+        Raises UserError for rows of different experiments.
         """
         summary, cells = summarise(rows), summarise_cells(rows)
-        story = GridStory(artifacts or {}, verdict, figures or {})
         with self._mirroring(), self._turn(grid_runs.spec_id(experiment)):
-            trainings = Runs.existing(self._client(), f"{experiment.tracking.experiment}/distill")
-            return grid_runs.publish_grid(self._grids(experiment), trainings, experiment, summary, cells, story)
+            runs = self._runs(experiment, "eval", grid_runs.GRID_NOTE)
+            trainings = Runs.existing(runs.client, f"{experiment.tracking.experiment}/distill")
+            run = grid_runs.publish_grid(runs, trainings, experiment, summary, cells, artifacts or {}, verdict)
+            return runs.url(run)
         return None
 
     def publish_distill(
@@ -99,58 +100,79 @@ class MlflowSink:
         history: Sequence[Mapping[str, float]],
         *,
         checkpoint: Checkpoint | None = None,
-        artifacts: Mapping[str, Path] | None = None,
         finished: bool = False,
         wait: bool = False,
         params: Mapping[str, Any] | None = None,
     ) -> str | None:
-        """Mirror a training run, as often as wanted: `history` holds mappings of 'step' and metrics.
+        """Mirror a training run, as often as wanted: `history` holds mappings of 'step' and metrics, of all steps.
 
-        Steps that MLflow has are not sent again, so the whole history, its tail, or the overlap of a resumed run all
-        give each step once. Values that are not finite are not plotted but listed in the tag indexmem.non_finite. The
-        checkpoint of a finished run becomes its logged model.
+        Steps that MLflow has are not sent again. Values that are not finite are not plotted but listed in the tag
+        indexmem.non_finite. The checkpoint of a finished run becomes its logged model.
 
         Unless `finished` or told to `wait`, a call returns None at once while another process publishes the same, and
         for a few minutes after one that failed: a training does not stand still for its mirror.
         """
-        wait = wait or finished
-        if time.monotonic() < self._paused_until and not wait:
-            return None
-        points = distill_runs.points_of(history)
-        with self._mirroring(), self._turn(distill_id, wait=wait):
-            name = f"{experiment.tracking.experiment}/distill"
-            runs = Runs.of(self._client(), name, self._artifact_root, distill_runs.DISTILL_NOTE)
-            # Taken out while sending: after an interruption, or when another process sent steps meanwhile, MLflow is
-            # asked again what it has.
-            known = self._trainings.pop(distill_id, None)
-            if known is None or not distill_runs.sent_last(runs, known):
-                known = distill_runs.open_training(runs, experiment, distill_id, params or {})
-            distill_runs.send_points(runs, known, points)
-            if artifacts:
-                runs.attach(known.run_id, artifacts)
+        with self._mirroring(), self._turn(distill_id, wait=wait or finished):
+            runs = self._runs(experiment, "distill", distill_runs.DISTILL_NOTE)
+            run = distill_runs.publish_training(runs, experiment, distill_id, history, params or {})
+            if finished and checkpoint is not None:
+                distill_runs.publish_checkpoint(runs, run.info.run_id, experiment, distill_id, checkpoint)
             if finished:
-                distill_runs.finish_training(runs, known, experiment, distill_id, checkpoint)
-            self._trainings[distill_id] = known
-            return runs.url(known.run_id)
+                runs.client.set_terminated(run.info.run_id)
+            return runs.url(run)
         return None
 
-    def _grids(self, experiment: Experiment) -> Runs:
-        name = f"{experiment.tracking.experiment}/eval"
-        return Runs.of(self._client(), name, self._artifact_root, grid_runs.GRID_NOTE)
+    def publish_sweep(
+        self, experiment: Experiment, sweep: Sweep, artifacts: Mapping[str, Path] | None = None, *, last: bool = True
+    ) -> str | None:
+        """Mirror a sweep and its trials that have ended, as often as wanted; what has not changed is not sent again.
 
-    def _turn(self, identity: str, *, wait: bool = True) -> AbstractContextManager[None]:
-        """Publish what has this identity, which no other process of the run root does at the same time."""
-        return turn(self._leases, f"mlflow-{identity}", wait=wait)
+        With `last=False`, as while it runs, the sweep's run stays open, and calls return at once while another process
+        publishes the same, and for a few minutes after one that failed. Returns the URL of the sweep's run on a server,
+        else its id.
+        """
+        with self._mirroring(), self._turn(sweep.id, wait=last):
+            runs = self._runs(experiment, "sweep")
+            run = sweep_runs.publish_sweep(runs, experiment, sweep, artifacts or {})
+            (runs.end if last else runs.go_on)(run)
+            return runs.url(run)
+        return None
 
-    def _client(self) -> MlflowClient:
-        return connect(self.uri, self._artifact_root)
+    def publish_night(
+        self,
+        nightly: Experiment,
+        date: dt.date,
+        *,
+        metrics: Mapping[str, float],
+        tags: Mapping[str, str],
+        note: str,
+        artifacts: Mapping[str, Path],
+    ) -> str | None:
+        """Mirror one night of the nightly spec `nightly.name`. Publishing it again changes nothing.
+
+        `metrics` are named for charts over nights; `artifacts` maps paths inside the run to files. Returns the run's
+        URL on a server, else its id; None, with a warning, when MLflow does not take it.
+        """
+        name = f"{nightly.name} {date.isoformat()}"
+        with self._mirroring(), self._turn(name):
+            runs = self._runs(nightly, "nightly")
+            run = runs.find_or_create(NIGHT_TAG, name, name)
+            shown = {**tags, "nightly": nightly.name, "date": date.isoformat(), NOTE_TAG: note}
+            runs.publish(run, [dict(metrics), shown], metrics, {}, shown, lambda: runs.attach(run, artifacts))
+            runs.end(run)
+            return runs.url(run)
+        return None
+
+    def _runs(self, experiment: Experiment, kind: str, note: str = "") -> Runs:
+        client = open_store(self.uri, self._artifact_root)
+        return Runs.of(client, f"{experiment.tracking.experiment}/{kind}", self._artifact_root, note)
 
     @contextmanager
     def _mirroring(self) -> Iterator[None]:
         try:
             yield
         except Busy:
-            pass  # the next call sends what that one leaves
+            pass  # the next call sends what this one leaves
         except Exception as error:  # whatever goes wrong in the mirror, the results are on disk
             self._paused_until = time.monotonic() + PAUSE_SECONDS
             cause = public(" ".join(str(error).split()))[:300]
@@ -160,3 +182,24 @@ class MlflowSink:
                 RuntimeWarning,
                 stacklevel=4,
             )
+
+    @contextmanager
+    def _turn(self, identity: str, *, wait: bool = True) -> Iterator[None]:
+        """Publish what has this identity, which no other process of the run root does at the same time.
+
+        With `wait`, after whoever does it now, who is named in a warning. Else raises Busy, also for a few minutes
+        after a failure.
+        """
+        if not wait and time.monotonic() < self._paused_until:
+            raise Busy
+        with Leases(self._leases) as leases:
+            name = {f"mlflow-{identity}"}
+            mine, held = leases.claim(name)
+            if not mine and not wait:
+                raise Busy
+            if not mine:
+                warnings.warn(f"{held[0].owner} publishes the same to MLflow; waiting.", RuntimeWarning, stacklevel=4)
+            while not mine:
+                time.sleep(TURN_SECONDS)
+                mine, _ = leases.claim(name)
+            yield

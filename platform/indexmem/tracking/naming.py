@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from indexmem.config.budget import Budget
@@ -24,6 +24,12 @@ def labels(texts: Iterable[str]) -> dict[str, str]:
             label = f"{label[: MAX_LABEL - 9]}-{_digest(text)[:8]}"
         named[text] = label
     return named
+
+
+def score_metrics(scores: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    """(suite, method) -> mean score, as metrics 'score/<suite>/<method>'."""
+    suites, methods = labels(suite for suite, _ in scores), labels(method for _, method in scores)
+    return {f"score/{suites[suite]}/{methods[method]}": value for (suite, method), value in scores.items()}
 
 
 def metric_name(text: str) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from indexmem.config.budget import Budget
-from indexmem.results.stats import Interval
 from indexmem.results.summary import FULL, MEAN, Summary
-from indexmem.tracking.summary import CellSummary, held_shares
+from indexmem.tracking.cells import CellSummary, held_shares
 
 MOST_METHODS = 16  # a note has 8,000 characters; the report has all methods
 GAP = "&emsp;"  # MLflow's UI sets tables without room between columns
@@ -20,9 +19,8 @@ def grid_note(
     *,
     verdict: str = "",
     links: Mapping[str, str] | None = None,
-    picture: str = "",
 ) -> str:
-    """Markdown: verdict, links (text -> address), the chart (its address), scores and bytes by method and budget.
+    """Markdown: verdict, links (text -> address), scores and bytes by method and budget.
 
     The first line of the verdict comes before all else.
     """
@@ -30,7 +28,6 @@ def grid_note(
     parts = [
         headline,
         link_line(links or {}),
-        f"![mean score by budget]({picture})" if picture else "",
         _failures(summary),
         findings.strip(),
         _scores(summary),
@@ -55,7 +52,7 @@ def _scores(summary: Summary) -> str:
     full = summary.full(MEAN)
     text = f"{what}, ± half of the 95% interval."
     if full is not None:
-        text += f" The full cache, nothing evicted: {_percent(full)}."
+        text += f" The full cache, nothing evicted: {full}."
     if not summary.methods:
         return text
     text += " Bold: best by more than noise. ~: within noise of the best."
@@ -63,8 +60,7 @@ def _scores(summary: Summary) -> str:
     for method in summary.methods:
         for budget in summary.budgets:
             if (interval := summary.cells.get((method, budget, MEAN))) is not None:
-                standing = summary.contests[budget, MEAN].standing(method)
-                cells[method, budget] = MARKS[standing].format(_percent(interval))
+                cells[method, budget] = MARKS[summary.standing(method, budget, MEAN)].format(interval)
     return text + "\n\n" + _table(summary, cells)
 
 
@@ -88,10 +84,6 @@ def _table(summary: Summary, cells: Mapping[tuple[str, Budget], str]) -> str:
         lines.append(f"| {_plain(method)} |" + "".join(f"{GAP}{cells.get((method, b), '')} |" for b in budgets))
     hidden = len(summary.methods) - MOST_METHODS
     return "\n".join(lines) + (f"\n\n{hidden} more methods are in the report." if hidden > 0 else "")
-
-
-def _percent(interval: Interval) -> str:
-    return f"{100 * interval.mean:.1f} ±{100 * interval.half_width:.1f}"
 
 
 def _plain(text: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from indexmem.errors import UserError
-from indexmem.tracking.mlflow_runs import sqlite_uri
+from indexmem.tracking.mlflow_store import sqlite_uri
 
 HOST = "127.0.0.1"
 END_SECONDS = 10.0  # between asking the server to end and ending it

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexmem.config.budget import Budget
+from indexmem.results.intervals import Interval, mean_ci
+from indexmem.results.measured import answer_seconds, held_bytes
 from indexmem.results.samples import sample_scores
 from indexmem.results.schema import OK
-from indexmem.results.stats import Interval, mean_ci
 from indexmem.results.summary import FULL, MEAN, Summary
 from indexmem.tracking.naming import budget_label, labels
 
@@ -43,7 +44,7 @@ class CellSummary:
 
     cell_id: str
     identity: dict[str, Any]
-    git_commit: str  # several, comma-separated, when the cell was finished by another version of the code
+    git_commit: str  # several, comma-separated, when another version of the code finished the cell
     samples: int  # OK rows
     failed: int
     measured_at: int  # ms since 1970, of the newest row; 0 when unknown
@@ -83,8 +84,8 @@ def summarise_cells(rows: pa.Table) -> list[CellSummary]:
 
 def in_order(cells: Sequence[CellSummary], summary: Summary) -> list[CellSummary]:
     """The cells in the order of the report: the full cache, then methods from the best on, by budget and benchmark."""
-    places = {method: place for place, method in enumerate((FULL, *summary.methods))}
-    return sorted(cells, key=lambda c: (places[c.identity["method"]], c.budget, c.identity["benchmark"]))
+    rank = {method: number for number, method in enumerate((FULL, *summary.methods))}
+    return sorted(cells, key=lambda cell: (rank[cell.identity["method"]], cell.budget, cell.identity["benchmark"]))
 
 
 def held_shares(cells: Sequence[CellSummary]) -> dict[tuple[str, Budget], float]:
@@ -142,8 +143,6 @@ def _summarise_cell(cell_id: str, rows: pa.Table) -> CellSummary:
 
 def _measures(rows: pa.Table) -> dict[str, float]:
     """Means of what was measured per sample, to four decimals; what no row has is absent, and not zero."""
-    held = pc.add(pc.add(rows["kv_bytes"], rows["indexer_bytes"]), rows["memory_bytes"])
-    in_batch = pc.divide(rows["decode_seconds"], pc.cast(rows["decode_batch"], pa.float64()))
     columns = {
         "tokens/kept": (rows["kept_mean"], 1),
         "tokens/answer": (rows["new_tokens"], 1),
@@ -151,11 +150,11 @@ def _measures(rows: pa.Table) -> dict[str, float]:
         "MiB/kv": (rows["kv_bytes"], 1 / MIB),
         "MiB/indexer": (rows["indexer_bytes"], 1 / MIB),
         "MiB/memory": (rows["memory_bytes"], 1 / MIB),
-        "MiB/held": (held, 1 / MIB),
+        "MiB/held": (held_bytes(rows), 1 / MIB),
         "MiB/full_cache": (rows["full_kv_bytes"], 1 / MIB),
         "ms/prefill": (rows["prefill_seconds"], 1000),
         "ms/scoring": (rows["score_seconds"], 1000),
-        "ms/decode": (in_batch, 1000),  # of one answer: the batch's time, divided by its rows
+        "ms/decode": (answer_seconds(rows), 1000),
     }
     means = {name: (pc.mean(column).as_py(), factor) for name, (column, factor) in columns.items()}
     known = {name: mean * factor for name, (mean, factor) in means.items() if mean is not None}

@@ -44,7 +44,7 @@ def common_tags(experiment: Experiment, verb: str, commits: Iterable[str] = ()) 
 
 
 def job_tags() -> dict[str, str]:
-    """Submission id of the Ray job that runs this process, and its page where INDEXMEM_RAY_DASHBOARD tells the place.
+    """Submission id of the Ray job that runs this process, and its page if INDEXMEM_RAY_DASHBOARD has the address.
 
     Empty outside a submitted job.
     """
@@ -55,6 +55,12 @@ def job_tags() -> dict[str, str]:
     dashboard = os.environ.get(DASHBOARD_VARIABLE)
     page = {JOB_PAGE_TAG: f"{dashboard.rstrip('/')}/#/jobs/{quote(submission)}"} if dashboard else {}
     return {SUBMISSION_TAG: submission} | page
+
+
+def job_links() -> dict[str, str]:
+    """Text -> address of the page of the Ray job that runs this process; empty where it is not known."""
+    tags = job_tags()
+    return {f"Ray job {tags[SUBMISSION_TAG]}": tags[JOB_PAGE_TAG]} if JOB_PAGE_TAG in tags else {}
 
 
 def _user() -> str:
