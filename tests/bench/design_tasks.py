@@ -36,7 +36,7 @@ from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.registry import FULL_CACHE, make_method
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.models.texts import load_texts
-from indexmem.results.paired import holm, paired_difference
+from indexmem.results.comparison import holm, paired_difference
 
 PROVENANCE = {"git_commit": "bench", "versions": {}, "host": "bench"}
 

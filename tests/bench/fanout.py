@@ -35,9 +35,9 @@ from indexmem.evaluate import fanout, grid
 from indexmem.evaluate.crew import Crew, CrewReport, Member
 from indexmem.evaluate.driver import assignment_of
 from indexmem.evaluate.grid import GridPlan
+from indexmem.results.parts import encoded
 from indexmem.results.schema import ROW_SCHEMA
 from indexmem.results.store import RowStore
-from indexmem.results.table import encoded
 from indexmem.runtime import cluster
 
 PROVENANCE = {"git_commit": "c0ffee", "versions": {"python": "3", "torch": "2", "ray": "2"}, "host": "bench"}

@@ -11,8 +11,8 @@ from indexmem.config.load import with_overrides
 from indexmem.config.schema import Experiment
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.grid import plan
+from indexmem.results.parts import validated
 from indexmem.results.schema import OK, ROW_SCHEMA
-from indexmem.results.table import validated
 
 ROOMY = ("vt", "cwe")  # their solved examples take hundreds of tokens
 OTHERS = (

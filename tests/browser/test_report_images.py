@@ -9,7 +9,7 @@ import pytest
 from chrome import BINARY
 from report_rows import make_rows
 
-from indexmem.report.figures import score_curve
+from indexmem.report.figures.curves import score_curve
 from indexmem.report.images import HEIGHT, SCALE, WIDTH, write_images
 from indexmem.results.summary import summarise
 

@@ -14,6 +14,7 @@ import pytest
 from waiting import wait_until
 
 from indexmem.cli import main
+from indexmem.tracking.mlflow_store import open_store
 
 
 def free_port() -> int:
@@ -52,7 +53,7 @@ def start(tmp_path):
 
 
 def test_one_ctrl_c_ends_mlflow_and_all_is_named(start, tmp_path):
-    connect(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path).create_experiment("indexmem/eval")
+    open_store(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path).create_experiment("indexmem/eval")
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "smoke.html").touch()
     port = free_port()

@@ -13,8 +13,7 @@ from report_zoo import DEPTHS, LENGTHS, zoo_rows
 
 from indexmem.config.budget import Budget
 from indexmem.report.facets import Facet, facets, heat_maps
-from indexmem.report.figures.groups import facet_chart
-from indexmem.report.figures.heatmaps import heat_map
+from indexmem.report.figures.labels import facet_chart, heat_map
 from indexmem.results.schema import ROW_SCHEMA
 from indexmem.results.summary import summarise
 

@@ -12,10 +12,11 @@ from report_zoo import zoo_rows
 
 from indexmem.config.budget import NOTHING_EVICTED
 from indexmem.report.costs import costs
-from indexmem.report.figures import loss_curve, score_by_bytes, score_curve
 from indexmem.report.figures.base import frame, label_ends, plain_line, spread
-from indexmem.report.figures.decoding import kept_while_decoding, truncation
-from indexmem.report.figures.tradeoffs import bytes_by_budget, score_by_time, time_by_budget
+from indexmem.report.figures.by_budget import bytes_by_budget, kept_while_decoding, time_by_budget, truncation
+from indexmem.report.figures.curves import score_curve
+from indexmem.report.figures.tradeoffs import score_by_bytes, score_by_time
+from indexmem.report.figures.training import loss_curve
 from indexmem.report.images import standing_alone
 from indexmem.report.palette import COLORS, LEARNED, Style, styles
 from indexmem.results.summary import summarise

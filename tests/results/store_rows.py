@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from indexmem.results.schema import OK, RETENTION_SCHEMA, ROW_SCHEMA, SCHEMA_VERSION
 from indexmem.results.store import RowStore
@@ -38,6 +39,11 @@ def retention(sample: str, values: list[float]) -> dict[str, Any]:
     return base | key | {"tokens": ["t"] * len(values), "retention": values}
 
 
+def done(store: RowStore, partitions: Sequence[str], *asked: Any, **options: Any) -> NDArray[np.bool_]:
+    """done_CS: which (cell, sample) pairs have an OK row. Arguments as of `RowStore.scores`."""
+    return ~np.isnan(store.scores(partitions, *asked, **options))
+
+
 def done_keys(
     store: RowStore, cells: Iterable[str], samples: Iterable[str], repeats: int = 1
 ) -> set[tuple[str, str, int]]:
@@ -46,7 +52,7 @@ def done_keys(
     return {
         (cells[c], samples[s], repeat)
         for repeat in range(repeats)
-        for c, s in np.argwhere(store.done(["p"], cells, samples, repeat))
+        for c, s in np.argwhere(done(store, ["p"], cells, samples, repeat))
     }
 
 

@@ -119,7 +119,7 @@ def test_mlflow_gets_the_full_cache_and_the_reason(tmp_path):
     published = {}
 
     class Sink:
-        def publish_grid(self, experiment, rows, *, artifacts, verdict, figures):
+        def publish_grid(self, experiment, rows, *, artifacts, verdict):
             published.update(rows=rows, verdict=verdict)
 
     spec = with_overrides(Experiment(), ["grid.full_cache_floor=0.99"])

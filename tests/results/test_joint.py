@@ -7,7 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from indexmem.results.stats import Design, max_t, paired_difference
+from indexmem.results.comparison import max_t, paired_difference
+from indexmem.results.units import Design
 
 
 def share_marked(methods: int, *, picked: bool, trials: int = 300, reference: int | None = None) -> float:

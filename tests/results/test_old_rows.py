@@ -8,7 +8,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from store_rows import part_files, row
+from store_rows import done, part_files, row
 
 from indexmem.results.samples import sample_scores
 from indexmem.results.schema import FAILED, OK, ROW_SCHEMA
@@ -63,7 +63,7 @@ def test_a_row_without_a_usable_score_has_failed(
     store.append([row("bad", score=score), row("good", score=0.25)], "p")
     found = {item["cell_id"]: item for item in store.read(["p"], columns=columns).to_pylist()}
     assert (found["bad"]["status"], found["good"]["status"]) == (FAILED, OK)
-    assert store.done(["p"], ["bad", "good"], ["s/0"]).tolist() == [[False], [True]]
+    assert done(store, ["p"], ["bad", "good"], ["s/0"]).tolist() == [[False], [True]]
     if columns is None:
         assert (found["bad"]["score"], found["bad"]["error_class"]) == (None, "ScoreError")
         assert "the stored score is " in found["bad"]["error_message"]
@@ -78,4 +78,4 @@ def test_samples_of_rows_without_groups_are_groups_of_their_own() -> None:
 
 
 def test_they_count_as_done(store: RowStore) -> None:
-    assert store.done(["p"], list(BUDGETS), ["s/0"]).all()
+    assert done(store, ["p"], list(BUDGETS), ["s/0"]).all()

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexmem.results.stats import Interval, holm, mean_ci, mean_over, paired_difference
+from indexmem.results.comparison import holm, paired_difference
+from indexmem.results.intervals import Interval, mean_ci, mean_over
 
 unit = st.floats(0, 1, allow_subnormal=False)
 few = {"resamples": 200}

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexmem.results.stats import Interval, mean_ci, mean_over, paired_difference
+from indexmem.results.comparison import paired_difference
+from indexmem.results.intervals import Interval, mean_ci, mean_over
 from indexmem.results.units import Design, Units
 
 

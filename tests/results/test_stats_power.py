@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from indexmem.results.paired import paired_difference
+from indexmem.results.comparison import paired_difference
 from indexmem.results.power import minimum_detectable_difference, must_agree, samples_needed
 
 Z = 1.959964 + 0.841621  # 95 % two-sided, 80 % power

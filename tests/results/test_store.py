@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_rows import NOON, done_keys, part_files, retention, row
+from store_rows import NOON, done, done_keys, part_files, retention, row
 
 from indexmem.errors import UserError
+from indexmem.results.parts import encoded
 from indexmem.results.schema import FAILED, KEY, OK, RETENTION_SCHEMA, ROW_SCHEMA
 from indexmem.results.store import RowStore
-from indexmem.results.table import encoded
 
 
 def of_type(kind: pa.DataType) -> st.SearchStrategy[Any]:
@@ -89,12 +89,12 @@ def test_done_sees_the_asked_pairs_only_and_only_finished_ones(tmp_path: Path) -
     store = RowStore(tmp_path)
     store.append([row("a", "s/0"), row("a", "s/1", status=FAILED), row("other", "s/0")], "p")
     store.append([row("b", "s/2"), row("b", "elsewhere"), row("b", "s/1", repeat=1)], "q")
-    assert store.done(["p", "q"], ["b", "a"], ["s/0", "s/1", "s/2"]).tolist() == [
+    assert done(store, ["p", "q"], ["b", "a"], ["s/0", "s/1", "s/2"]).tolist() == [
         [False, False, True],
         [True, False, False],
     ]
-    assert store.done(["p", "q"], ["b"], ["s/0", "s/1"], repeat=1).tolist() == [[False, True]]
-    assert store.done(["missing"], ["a"], []).shape == (1, 0)
+    assert done(store, ["p", "q"], ["b"], ["s/0", "s/1"], repeat=1).tolist() == [[False, True]]
+    assert done(store, ["missing"], ["a"], []).shape == (1, 0)
 
 
 def test_compaction_of_small_parts_leaves_large_ones_and_the_order_alone(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_rows import done_keys, part_files, retention, row
+from store_rows import done, done_keys, part_files, retention, row
 
 from indexmem.results.store import STALE_SECONDS, RowStore
 
@@ -166,10 +166,10 @@ def test_damaged_parts_are_moved_aside_and_their_rows_are_missing(tmp_path: Path
     assert all(path.is_file() for path in aside) and not part.exists() and not picture.exists()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert store.done(["p"], ["a", "b"], ["s/0"]).tolist() == [[False], [True]]
+        assert done(store, ["p"], ["a", "b"], ["s/0"]).tolist() == [[False], [True]]
         assert store.set_aside(["p"]) == []
         store.append([row("a")], "p")
-        assert store.done(["p"], ["a", "b"], ["s/0"]).all()
+        assert done(store, ["p"], ["a", "b"], ["s/0"]).all()
 
 
 def test_a_merged_part_equal_to_an_input_does_not_go_with_it(tmp_path: Path) -> None:

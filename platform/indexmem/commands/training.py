@@ -14,6 +14,7 @@ from indexmem.distill.trainees.registry import make_trainees
 from indexmem.eviction.checkpoint import read_config, weights_hash
 from indexmem.models.backbone import inspect
 from indexmem.progress.view import LINE_SECONDS, ProgressView, say
+from indexmem.tracking.distill_runs import Checkpoint
 from indexmem.tracking.mlflow_sink import MlflowSink
 
 

@@ -16,8 +16,8 @@ from indexmem.errors import device_lost, out_of_memory
 from indexmem.evaluate.rows import ResultRow, failed_rows
 from indexmem.evaluate.work import Assignment, GridCell, Task, Unit
 from indexmem.progress.status import FailureNote
+from indexmem.results.parts import encoded, validated
 from indexmem.results.schema import OK, RETENTION_SCHEMA, ROW_SCHEMA
-from indexmem.results.table import encoded, validated
 
 KEPT_FAILURES = 5  # of one unit, and of a whole run
 

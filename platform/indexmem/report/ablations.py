@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from indexmem.config.budget import Budget
 from indexmem.errors import UserError
-from indexmem.results.stats import Difference
+from indexmem.results.comparison import Difference
 from indexmem.results.summary import MEAN, Summary, leads
 
 SPECIAL = {"indexmem": "indexer"}  # indexmem is the indexer with memory

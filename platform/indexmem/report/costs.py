@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexmem.config.budget import Budget
-from indexmem.results.schema import OK
-from indexmem.results.summary import FULL
+from indexmem.results.measured import answer_seconds, extra_bytes
+from indexmem.results.schema import FULL_CACHE, OK
 
 
 @dataclass(frozen=True)
@@ -49,37 +49,20 @@ class Cost:
         return self.all_bytes / self.full_kv_bytes if self.full_kv_bytes else float("nan")
 
 
+EXTREMES = {"kept_min": "min", "kept_max": "max", "decode_kept_max": "max"}
+MEASURED = tuple(field.name for field in fields(Cost) if field.name not in ("method", "budget"))
+
+
 def costs(rows: pa.Table) -> tuple[Cost, ...]:
     """Costs in the order full cache, then budget, then method."""
     answered = rows.filter(pc.equal(rows["status"], OK))
-    decode = pc.divide(answered["decode_seconds"], pc.cast(answered["decode_batch"], pa.float64()))
-    extra = pc.add(answered["indexer_bytes"], answered["memory_bytes"])
-    cut = pc.cast(answered["truncated"], pa.float64())
-    table = answered.append_column("decode_each", decode).append_column("extra_bytes", extra).append_column("cut", cut)
-    means = ["kept_mean", "measured_ratio", "kv_bytes", "extra_bytes", "full_kv_bytes", "new_tokens", "cut"]
-    means += ["prefill_seconds", "score_seconds", "decode_each", "decode_kept_mean"]
-    grouped = table.group_by(["method", "budget"]).aggregate(
-        [("kept_min", "min"), ("kept_max", "max"), ("decode_kept_max", "max"), *((name, "mean") for name in means)]
-    )
+    table = answered.drop_columns(["decode_seconds", "truncated"])
+    table = table.append_column("decode_seconds", answer_seconds(answered))
+    table = table.append_column("truncated", pc.cast(answered["truncated"], pa.float64()))
+    table = table.append_column("extra_bytes", extra_bytes(answered))
+    aggregates = [(name, EXTREMES.get(name, "mean")) for name in MEASURED]
     found = [
-        Cost(
-            method=item["method"],
-            budget=Budget.parse(item["budget"]),
-            kept_min=item["kept_min_min"],
-            kept_mean=item["kept_mean_mean"],
-            kept_max=item["kept_max_max"],
-            measured_ratio=item["measured_ratio_mean"],
-            kv_bytes=item["kv_bytes_mean"],
-            extra_bytes=item["extra_bytes_mean"],
-            full_kv_bytes=item["full_kv_bytes_mean"],
-            prefill_seconds=item["prefill_seconds_mean"],
-            score_seconds=item["score_seconds_mean"],
-            decode_seconds=item["decode_each_mean"],
-            new_tokens=item["new_tokens_mean"],
-            truncated=item["cut_mean"],
-            decode_kept_mean=item["decode_kept_mean_mean"],
-            decode_kept_max=item["decode_kept_max_max"],
-        )
-        for item in grouped.to_pylist()
+        Cost(item["method"], Budget.parse(item["budget"]), *(item[f"{name}_{how}"] for name, how in aggregates))
+        for item in table.group_by(["method", "budget"]).aggregate(aggregates).to_pylist()
     ]
-    return tuple(sorted(found, key=lambda cost: (cost.method != FULL, cost.budget, cost.method)))
+    return tuple(sorted(found, key=lambda cost: (cost.method != FULL_CACHE, cost.budget, cost.method)))

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from indexmem.report.costs import Cost
 from indexmem.report.view import View
-from indexmem.results.summary import FULL, MEAN, Summary, by_model, summarise
+from indexmem.results.schema import FULL_CACHE
+from indexmem.results.summary import MEAN, Summary, by_model, summarise
 
 SCORES = ("model", "method", "budget", "ratio", "benchmark", "mean", "low", "high", "n", "standing")
 ABLATIONS = ("model", "variant", "baseline", "budget", "difference", "low", "high", "n", "p_adjusted")
@@ -51,13 +52,13 @@ def ablations_csv(views: Sequence[View]) -> str:
 
 
 def _scores(model: str, summary: Summary) -> Iterable[list[Any]]:
-    order = {name: place for place, name in enumerate((FULL, *summary.methods))}
+    order = {name: place for place, name in enumerate((FULL_CACHE, *summary.methods))}
     columns = {name: place for place, name in enumerate((MEAN, *summary.benchmarks))}
     for method, budget, benchmark in sorted(summary.cells, key=lambda k: (order[k[0]], k[1], columns[k[2]])):
         cell = summary.cells[method, budget, benchmark]
         contest = summary.contests.get((budget, benchmark))
         ratio = "" if budget.ratio is None else f"{budget.ratio:g}"
-        standing = "reference" if method == FULL else contest.standing(method) if contest else ""
+        standing = "reference" if method == FULL_CACHE else contest.standing(method) if contest else ""
         limits = _numbers(cell.mean, cell.low, cell.high)
         yield [model, method, str(budget), ratio, benchmark, *limits, cell.n, standing]
     for budget, benchmark in sorted(summary.contests, key=lambda place: (place[0], columns[place[1]])):

@@ -32,7 +32,8 @@ from indexmem.report.pack import packed
 from indexmem.report.panels import all_panels
 from indexmem.report.scorecard import scorecard
 from indexmem.report.text import bytes_text, p_text, seconds_text, signed, visible
-from indexmem.results.summary import FULL, MEAN
+from indexmem.results.schema import FULL_CACHE
+from indexmem.results.summary import MEAN
 from indexmem.results.sweeps import Sweep
 
 SCRIPTS = ("core.js", "charts.js", "filters.js", "scores.js", "samples.js", "kept.js")
@@ -117,7 +118,7 @@ def render(content: Content, command: str, links: Mapping[str, str], warning: st
         policy=_policy(scripts),
         scripts=scripts,
         style=Markup(_asset("report.css")),
-        FULL=FULL,
+        FULL_CACHE=FULL_CACHE,
         MEAN=MEAN,
     )
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from indexmem.config.budget import Budget
 from indexmem.report.view import View
-from indexmem.results.stats import Interval
-from indexmem.results.summary import FULL, MEAN, Summary
+from indexmem.results.intervals import Interval
+from indexmem.results.schema import FULL_CACHE
+from indexmem.results.summary import MEAN, Summary
 
 SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 CAPTION = (
@@ -61,9 +62,9 @@ def escaped(text: str) -> str:
 
 def _cell(summary: Summary, method: str, budget: Budget, benchmark: str) -> str:
     cell = summary.cells.get((method, budget, benchmark))
-    if cell is None or method == FULL:
+    if cell is None or method == FULL_CACHE:
         return "--"
-    standing = summary.contests[budget, benchmark].standing(method)
+    standing = summary.standing(method, budget, benchmark)
     if standing == "winner":
         return rf"\textbf{{{100 * cell.mean:.1f}}}$^\star$ {_half(cell)}"
     return _number(cell) + (r"$^\dagger$" if standing == "leading" else "")

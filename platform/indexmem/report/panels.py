@@ -12,12 +12,11 @@ from indexmem.config.budget import PHRASES, Kind
 from indexmem.report.ablations import Ablation
 from indexmem.report.costs import Cost
 from indexmem.report.facets import Facet, HeatMap
+from indexmem.report.figures.by_budget import bytes_by_budget, kept_while_decoding, time_by_budget, truncation
 from indexmem.report.figures.curves import AXES, benchmark_title, score_curve
-from indexmem.report.figures.decoding import kept_while_decoding, truncation
 from indexmem.report.figures.differences import forest
-from indexmem.report.figures.groups import facet_chart
-from indexmem.report.figures.heatmaps import heat_map
-from indexmem.report.figures.tradeoffs import bytes_by_budget, score_by_bytes, score_by_time, time_by_budget
+from indexmem.report.figures.labels import facet_chart, heat_map
+from indexmem.report.figures.tradeoffs import score_by_bytes, score_by_time
 from indexmem.results.summary import MEAN, Summary
 
 NUMBERS = "the same numbers are in the table"

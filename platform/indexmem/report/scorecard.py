@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from indexmem.report.detectable import closest_rival
-from indexmem.results.stats import Difference, Interval
-from indexmem.results.summary import FULL, MEAN, Contest, Summary
+from indexmem.results.comparison import Difference
+from indexmem.results.intervals import Interval
+from indexmem.results.schema import FULL_CACHE
+from indexmem.results.summary import MEAN, Contest, Summary
 
 STANDINGS = ("reference", "winner", "leading", "behind", "alone")
 
@@ -18,18 +19,15 @@ def scorecard(model: str, summary: Summary) -> dict[str, Any]:
     [method - full cache, low, high, p]]; the last three are null where there is nothing to compare with. The rival is
     the best method, and for the best method the one closest to it.
     """
-    methods = (FULL, *summary.methods)
+    methods = (FULL_CACHE, *summary.methods)
     budgets = list(dict.fromkeys(str(budget) for _, budget, _ in sorted(summary.cells, key=lambda key: key[1])))
     number = {name: place for place, name in enumerate(methods)}
     benchmark_number = {MEAN: -1} | {name: place for place, name in enumerate(summary.benchmarks)}
     cells = []
     for (method, budget, benchmark), cell in summary.cells.items():
         contest = summary.contests.get((budget, benchmark))
-        standing, rival, lead = "reference", None, None
-        if method != FULL and contest is not None:
-            standing = contest.standing(method)
-            rival, lead = _rival(contest, method)
-        against_full = summary.against_full(method, budget, benchmark) if method != FULL else None
+        rival, lead = _rival(contest, method) if contest is not None else (None, None)
+        against_full = summary.against_full(method, budget, benchmark) if method != FULL_CACHE else None
         cells.append(
             [
                 number[method],
@@ -37,33 +35,23 @@ def scorecard(model: str, summary: Summary) -> dict[str, Any]:
                 benchmark_number[benchmark],
                 _interval(cell),
                 cell.n,
-                STANDINGS.index(standing),
+                STANDINGS.index(summary.standing(method, budget, benchmark)),
                 None if rival is None else number[rival],
                 None if lead is None else _difference(lead),
                 None if against_full is None else _difference(against_full),
             ]
         )
-    return {
-        "model": model,
-        "methods": methods,
-        "budgets": budgets,
-        "benchmarks": summary.benchmarks,
-        "standings": STANDINGS,
-        "cells": cells,
-    }
+    names = {"model": model, "methods": methods, "budgets": budgets, "benchmarks": summary.benchmarks}
+    return names | {"standings": STANDINGS, "cells": cells}
 
 
 def _rival(contest: Contest, method: str) -> tuple[str | None, Difference | None]:
     """Whom a method is compared with, and (method - rival)."""
-    if not contest.lead:
-        return None, None
     if method == contest.best:
-        rival = closest_rival(contest)
-        return rival, contest.lead[rival]
+        rival = contest.closest_rival
+        return rival, contest.lead[rival] if rival is not None else None
     lead = contest.lead.get(method)
-    if lead is None:
-        return None, None
-    return contest.best, lead.mirrored
+    return (None, None) if lead is None else (contest.best, lead.mirrored)
 
 
 def _interval(found: Interval) -> list[float]:

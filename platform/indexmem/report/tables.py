@@ -9,7 +9,6 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from indexmem.config.budget import Budget, Kind
-from indexmem.results.stats import Interval
 from indexmem.results.summary import MEAN, Summary, summarise
 
 WIDTH = 100
@@ -19,11 +18,6 @@ HEADERS: Mapping[Kind, str] = MappingProxyType(
     {"ratio": "evicted:", "tokens": "kept per head:", "bytes": "bytes in all:"}
 )
 MARKS = {"winner": "*", "leading": "~", "behind": " ", "alone": " "}
-
-
-def percent(interval: Interval) -> str:
-    """'71.2 ±5.1': mean and half of the confidence interval, in points of 100."""
-    return f"{100 * interval.mean:.1f} ±{100 * interval.half_width:.1f}"
 
 
 def sample_counts(summary: Summary) -> str:
@@ -51,9 +45,7 @@ def render_text(summary: Summary) -> str:
     over = f"Mean over {many} benchmarks" if many != 1 else f"{summary.benchmarks[0]}:  mean score"
     lines = [f"{over} in %, ± half of the 95% interval; samples per benchmark: {sample_counts(summary)}", ""]
     full = summary.full(MEAN)
-    lines.append(
-        f"{'full cache, nothing evicted':<{NAME_WIDTH}}{percent(full) if full else 'not evaluated':>{CELL_WIDTH - 1}}"
-    )
+    lines.append(f"{'full cache, nothing evicted':<{NAME_WIDTH}}{full or 'not evaluated'!s:>{CELL_WIDTH - 1}}")
     per_block = (WIDTH - NAME_WIDTH) // CELL_WIDTH
     for kind, budgets in summary.by_kind.items():
         for start in range(0, len(budgets), per_block):
@@ -84,4 +76,4 @@ def _cell(summary: Summary, method: str, budget: Budget) -> str:
     interval = summary.cells.get((method, budget, MEAN))
     if interval is None:
         return f"{'-':>{CELL_WIDTH - 1}} "
-    return f"{percent(interval):>{CELL_WIDTH - 1}}{MARKS[summary.contests[budget, MEAN].standing(method)]}"
+    return f"{interval!s:>{CELL_WIDTH - 1}}{MARKS[summary.standing(method, budget, MEAN)]}"

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from indexmem.config.budget import Budget
-from indexmem.report.detectable import closest_rival, detectable_lead
 from indexmem.report.tables import sample_counts
 from indexmem.report.text import p_text, signed
+from indexmem.results.comparison import Difference
 from indexmem.results.gate import ADVICE, Gate
-from indexmem.results.stats import Difference
 from indexmem.results.summary import ALPHA, MEAN, Contest, Summary
 
 NAMED_AT_MOST = 4
@@ -98,7 +97,8 @@ def _title(summary: Summary, contest: Contest, budget: Budget) -> str:
 
 
 def _winner_text(contest: Contest) -> str:
-    rival = closest_rival(contest)
+    rival = contest.closest_rival
+    assert rival is not None
     lead = contest.lead[rival]
     surely = f"{_limits(lead)}, adjusted {p_text(lead.p_value)}"
     return f"{100 * lead.mean:.1f} points above the next best, {rival} ({surely})."
@@ -114,7 +114,7 @@ def _tie_text(summary: Summary, contest: Contest, budget: Budget) -> str:
         if behind
         else ""
     )
-    least = detectable_lead(summary, budget)
+    least = contest.detectable_lead
     shown = f" A lead of {100 * least:.0f} points would show in 4 of 5 such comparisons." if least else ""
     return f"Within noise of it: {listing(tied)}.{rest}{shown}"
 

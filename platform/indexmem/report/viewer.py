@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 from indexmem.config.budget import Budget
 from indexmem.report.pack import percents
 from indexmem.report.text import visible
-from indexmem.results.schema import KEY
-from indexmem.results.summary import FULL
+from indexmem.results.schema import FULL_CACHE, KEY
 
 MAX_VALUES = 4_000_000  # token shares in one report
 MAX_LAYER_VALUES = 16_000_000  # the same by layer: about 3 MB of HTML, since most layers repeat themselves
@@ -55,13 +54,13 @@ def find_tokens(tokens: Sequence[str], texts: Sequence[str]) -> list[int]:
 
 
 def _places(rows: pa.Table, retention: pa.Table) -> dict[str, dict[tuple[str, str], int]]:
-    """sample id -> (method, budget) -> row number in `retention`, first repeat only; FULL keeps everything anyway."""
+    """sample id -> (method, budget) -> row number in `retention`, first repeat only; not of the full cache."""
     asked = rows.select(["cell_id", "sample_id", "method", "budget"]).to_pylist()
     names = {(row["cell_id"], row["sample_id"]): (row["method"], row["budget"]) for row in asked}
     places: dict[str, dict[tuple[str, str], int]] = {}
     for number, key in enumerate(retention.select(list(KEY)).to_pylist()):
         cell = names.get((key["cell_id"], key["sample_id"]))
-        if cell is not None and cell[0] != FULL:
+        if cell is not None and cell[0] != FULL_CACHE:
             places.setdefault(key["sample_id"], {}).setdefault(cell, number)
     return dict(sorted(places.items()))
 

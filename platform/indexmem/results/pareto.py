@@ -12,10 +12,7 @@ def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:
     order = sorted(range(len(points)), key=lambda index: (tuple(points[index]), index))
     kept: list[int] = []
     for index in order:  # whatever dominates a point comes before it
-        if not any(_dominates(points[other], points[index]) for other in kept):
+        point = tuple(points[index])
+        if not any(tuple(points[k]) != point and all(a <= b for a, b in zip(points[k], point)) for k in kept):
             kept.append(index)
     return kept
-
-
-def _dominates(a: Sequence[float], b: Sequence[float]) -> bool:
-    return all(x <= y for x, y in zip(a, b)) and tuple(a) != tuple(b)

@@ -26,9 +26,20 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSy
 
 from indexmem.errors import UserError
 from indexmem.files import TEMPORARY, expanded, write_whole
-from indexmem.results.parts import Part, TableName, basename, is_part, part_name, read_part, stamp_of
+from indexmem.results.parts import (
+    RANKING,
+    Part,
+    TableName,
+    basename,
+    deduplicate,
+    is_part,
+    part_name,
+    read_part,
+    stamp_of,
+    to_parquet,
+    validated,
+)
 from indexmem.results.schema import DERIVED, KEY, OK, RETENTION_SCHEMA, ROW_SCHEMA
-from indexmem.results.table import RANKING, deduplicate, to_parquet, validated
 
 SCHEMAS: Mapping[TableName, pa.Schema] = {"rows": ROW_SCHEMA, "retention": RETENTION_SCHEMA}
 
@@ -68,7 +79,7 @@ class RowStore:
         return self.append_encoded(to_parquet(validated(rows, SCHEMAS[table])), partition, table)
 
     def append_encoded(self, content: bytes | pa.Buffer, partition: str, table: TableName = "rows") -> str:
-        """Write what `results.table.encoded` made as one part and return its path. Costs one write, no parsing."""
+        """Write what `results.parts.encoded` made as one part and return its path. Costs one write, no parsing."""
         return self._write(pa.py_buffer(content), self._folder(partition, table), time.time_ns())
 
     def read(
@@ -90,21 +101,6 @@ class RowStore:
         fields = pa.schema([field for field in schema if field.name in needed])
         return deduplicate(self._load(partitions, table, fields, cell_ids)).select(wanted)
 
-    def done(
-        self,
-        partitions: Sequence[str],
-        cell_ids: Sequence[str],
-        sample_ids: Sequence[str],
-        repeat: int | Sequence[int] = 0,
-    ) -> NDArray[np.bool_]:
-        """done_CS: which (cell, sample) pairs have an OK row, so that a restarted run need not redo them.
-
-        `repeat`: of all samples, or of each one.
-
-        One byte a pair and one part at a time, since grids have millions of rows.
-        """
-        return ~np.isnan(self.scores(partitions, cell_ids, sample_ids, repeat))
-
     def scores(
         self,
         partitions: Sequence[str],
@@ -112,7 +108,8 @@ class RowStore:
         sample_ids: Sequence[str],
         repeat: int | Sequence[int] = 0,
     ) -> NDArray[np.float32]:
-        """score_CS of the (cell, sample) pairs that have an OK row; NaN for the others. `repeat` as in `done`.
+        """score_CS of the (cell, sample) pairs that have an OK row; NaN for the others. `repeat`: of all samples, or of
+        each one.
 
         Four bytes a pair and one part at a time, since grids have millions of rows.
         """

@@ -19,11 +19,12 @@ from indexmem.config.budget import KINDS, NOTHING_EVICTED, Budget, Kind
 from indexmem.config.schema import MEAN
 from indexmem.errors import UserError
 from indexmem.results.caveats import caveats
+from indexmem.results.comparison import Difference, max_t, paired_difference
+from indexmem.results.intervals import Interval, macro_ci
+from indexmem.results.power import minimum_detectable_difference
 from indexmem.results.samples import ANY, Column, Key, Matched, Scores, answered_by_any, cell_scores, matched
-from indexmem.results.schema import OK
-from indexmem.results.stats import Difference, Interval, macro_ci, max_t, paired_difference
+from indexmem.results.schema import FULL_CACHE, OK
 
-FULL = "full"
 ALPHA = 0.05
 
 Standing = Literal["reference", "winner", "leading", "behind", "alone", "unranked"]
@@ -50,6 +51,29 @@ class Contest:
         """The best method, then the rivals that are within noise of it."""
         return (self.best, *(rival for rival, lead in self.lead.items() if lead.p_value >= ALPHA or lead.mean <= 0))
 
+    @property
+    def closest_rival(self) -> str | None:
+        """Whom the best method leads by least."""
+        return min(self.lead, key=lambda method: self.lead[method].mean, default=None)
+
+    @property
+    def detectable_lead(self) -> float | None:
+        """The smallest true lead over the closest rival that samples like these show in 4 of 5 cases.
+
+        At the level of all pairs of this column's methods; None without a rival.
+        """
+        if self.closest_rival is None:
+            return None
+        scores = {method: self.common.values_NM[:, place] for place, (method, _) in enumerate(self.common.columns)}
+        methods, design = len(self.lead) + 1, self.common.design
+        return minimum_detectable_difference(
+            scores[self.best],
+            scores[self.closest_rival],
+            strata=design.strata,
+            clusters=design.clusters,
+            comparisons=methods * (methods - 1) // 2,
+        )
+
     def standing(self, method: str) -> Standing:
         """'winner' is given to nobody unless the best method beats every rival by more than noise."""
         if method in self.lacking:
@@ -65,7 +89,7 @@ class Contest:
 class Summary:
     """Everything that is said about a grid's scores."""
 
-    methods: tuple[str, ...]  # compared methods, best first; never FULL
+    methods: tuple[str, ...]  # compared methods, best first; never FULL_CACHE
     budgets: tuple[Budget, ...]  # in display order, without the full cache's
     benchmarks: tuple[str, ...]  # with at least one scored sample
     scores: Mapping[Key, Scores]  # of all samples that a cell answered
@@ -89,7 +113,7 @@ class Summary:
     @property
     def listed(self) -> dict[Key, Interval]:
         """`cells` in display order: the full cache, methods from the best on; by budget; the mean, then benchmarks."""
-        method = {name: place for place, name in enumerate((FULL, *self.methods))}
+        method = {name: place for place, name in enumerate((FULL_CACHE, *self.methods))}
         benchmark = {name: place for place, name in enumerate((MEAN, *self.benchmarks))}
         keys = sorted(self.cells, key=lambda key: (method[key[0]], key[1], benchmark[key[2]]))
         return {key: self.cells[key] for key in keys}
@@ -97,11 +121,11 @@ class Summary:
     def standing(self, method: str, budget: Budget, benchmark: str) -> Standing:
         """How a cell stands in its column; the full cache, and what nothing is compared with, is a reference."""
         contest = self.contests.get((budget, benchmark))
-        return "reference" if method == FULL or contest is None else contest.standing(method)
+        return "reference" if method == FULL_CACHE or contest is None else contest.standing(method)
 
     def full(self, benchmark: str) -> Interval | None:
         """The full cache's score, if it was evaluated."""
-        return self.cells.get((FULL, NOTHING_EVICTED, benchmark))
+        return self.cells.get((FULL_CACHE, NOTHING_EVICTED, benchmark))
 
     def matched(self, columns: Sequence[Column], benchmark: str = MEAN) -> Matched | None:
         """Columns on their common samples, over all benchmarks or one; see `results.samples.matched`."""
@@ -114,14 +138,14 @@ class Summary:
 
     def against_full(self, method: str, budget: Budget, benchmark: str = MEAN) -> Difference | None:
         """`difference` of a method and the full cache."""
-        return self.difference((method, budget), (FULL, NOTHING_EVICTED), benchmark)
+        return self.difference((method, budget), (FULL_CACHE, NOTHING_EVICTED), benchmark)
 
 
 def summarise(rows: pa.Table) -> Summary:
     """Summary of one experiment's rows. Raises UserError if rows of different experiments are mixed."""
     _refuse_mixed_cells(rows)
     scores = cell_scores(rows)
-    named = rows.filter(pc.not_equal(rows["method"], FULL))
+    named = rows.filter(pc.not_equal(rows["method"], FULL_CACHE))
     benchmarks = tuple(sorted({benchmark for _, _, benchmark in scores}))
     budgets = tuple(sorted(map(Budget.parse, pc.unique(named["budget"]).to_pylist())))
     names = sorted(set(named["method"].to_pylist()))
@@ -130,10 +154,10 @@ def summarise(rows: pa.Table) -> Summary:
     cells: dict[Key, Interval] = {}
     places = [(b, (b,)) for b in benchmarks] + [(MEAN, benchmarks)]
     known = scores | answered_by_any(scores)
-    reference = (NOTHING_EVICTED,) if FULL in pc.unique(rows["method"]).to_pylist() else ()
+    reference = (NOTHING_EVICTED,) if FULL_CACHE in pc.unique(rows["method"]).to_pylist() else ()
     for budget, (place, strata) in product((*reference, *budgets), places):
         full = budget == NOTHING_EVICTED  # is compared with nobody, but must have what anybody answered
-        common = matched(known, [(name, budget) for name in ((FULL, ANY) if full else names)], strata)
+        common = matched(known, [(name, budget) for name in ((FULL_CACHE, ANY) if full else names)], strata)
         if common is not None:
             compared[budget, place] = common
             cells |= {
@@ -162,7 +186,7 @@ def difference(common: Matched, a: Column, b: Column) -> Difference:
 
 
 def leads(common: Matched, over: Column, *, picked: bool) -> dict[Column, Difference]:
-    """How far `over` is ahead of each other column, with p-values for all of them at once (see `results.joint`)."""
+    """How far `over` is ahead of each other column, with p-values for all of them at once (`max_t`)."""
     p_M = max_t(common.design.contributions(common.values_NM), common.columns.index(over), picked=picked)
     return {
         column: replace(difference(common, over, column), p_value=float(p))

@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 
 from indexmem.config.nightly import CompareConfig
-from indexmem.results.stats import holm, paired_difference
+from indexmem.results.comparison import holm, paired_difference
 from indexmem.schedule.exchange import Floats, Labels, lower_tail, upper_tail
 from indexmem.schedule.scores import Scores, columns, common_samples, over_cells, side_by_side
 from indexmem.schedule.verdict import Change

@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from indexmem.report.palette import FULL_COLOR, Style
-from indexmem.results.stats import Interval
+from indexmem.results.intervals import Interval
 
 GRID = "rgba(128,128,128,0.22)"
 TEXT = "#6b7280"

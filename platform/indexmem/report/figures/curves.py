@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from indexmem.config.budget import Budget, Kind
 from indexmem.report.figures.base import MAX_DIRECT_LABELS, frame, label_ends, line, mark_full
 from indexmem.report.palette import styles
-from indexmem.results.stats import Interval
+from indexmem.results.intervals import Interval
 from indexmem.results.summary import MEAN, Summary
 
 AXES: Mapping[Kind, str] = MappingProxyType(

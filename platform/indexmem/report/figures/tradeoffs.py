@@ -1,4 +1,4 @@
-"""What a score costs: score against bytes and against time with the best trades marked, and both costs by budget."""
+"""What a score costs: score against bytes and against time, with the best trades marked."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 
 import plotly.graph_objects as go
 
-from indexmem.config.budget import Kind
 from indexmem.report.costs import Cost
-from indexmem.report.figures.base import TEXT, frame, line, mark_full, plain_line
-from indexmem.report.figures.curves import AXES
-from indexmem.report.palette import FULL_COLOR, styles
-from indexmem.report.text import bytes_text, seconds_text
+from indexmem.report.figures.base import TEXT, frame, line, mark_full
+from indexmem.report.palette import styles
 from indexmem.results.pareto import pareto_front
-from indexmem.results.summary import FULL, MEAN, Summary
+from indexmem.results.schema import FULL_CACHE
+from indexmem.results.summary import MEAN, Summary
 
 Spent = Callable[[Cost], float]
 
@@ -31,27 +29,11 @@ def score_by_time(summary: Summary, costs: Sequence[Cost]) -> go.Figure:
     return _tradeoff(summary, costs, title, x_title, lambda cost: 1000 * cost.own_seconds, "{:.0f} ms")
 
 
-def bytes_by_budget(costs: Sequence[Cost], methods: Sequence[str], kind: Kind) -> go.Figure:
-    """Measured bytes of all that decoding needs, by budget, in MiB."""
-    figure = frame("Cache bytes", AXES[kind], "MiB a sample", y_range=None)
-    return _by_budget(
-        figure, costs, methods, kind, lambda cost: cost.all_bytes / 2**20, lambda c: bytes_text(c.all_bytes)
-    )
-
-
-def time_by_budget(costs: Sequence[Cost], methods: Sequence[str], kind: Kind) -> go.Figure:
-    """Milliseconds of decoding a sample, by budget."""
-    figure = frame("Decode time", AXES[kind], "decoding, ms a sample", y_range=None)
-    return _by_budget(
-        figure, costs, methods, kind, lambda cost: 1000 * cost.decode_seconds, lambda c: seconds_text(c.decode_seconds)
-    )
-
-
 def _tradeoff(summary: Summary, costs: Sequence[Cost], title: str, x_title: str, spent: Spent, unit: str) -> go.Figure:
     """A line per method, and a frame around each point that no other one beats in both score and cost."""
     figure = frame(title, x_title, "mean score, %")
     look = styles(summary.methods)
-    scored = [c for c in costs if c.method != FULL and (c.method, c.budget, MEAN) in summary.cells]
+    scored = [c for c in costs if c.method != FULL_CACHE and (c.method, c.budget, MEAN) in summary.cells]
     for method in summary.methods:
         mine = sorted((c for c in scored if c.method == method), key=spent)
         cells = [summary.cells[method, cost.budget, MEAN] for cost in mine]
@@ -72,29 +54,3 @@ def _tradeoff(summary: Summary, costs: Sequence[Cost], title: str, x_title: str,
     )
     mark_full(figure, summary.full(MEAN))
     return figure.update_xaxes(rangemode="tozero")
-
-
-def _by_budget(
-    figure: go.Figure,
-    costs: Sequence[Cost],
-    methods: Sequence[str],
-    kind: Kind,
-    spent: Spent,
-    say: Callable[[Cost], str],
-) -> go.Figure:
-    look = styles(methods)
-    budgets = sorted({cost.budget for cost in costs if cost.method != FULL and cost.budget.kind == kind})
-    places = {budget: number for number, budget in enumerate(budgets)}
-    for method in methods:
-        mine = sorted((c for c in costs if c.method == method and c.budget in places), key=lambda c: c.budget)
-        hover = [f"<b>{method}</b><br>{cost.budget.phrase}<br>{say(cost)}" for cost in mine]
-        figure.add_trace(
-            plain_line(method, look[method], [places[c.budget] for c in mine], list(map(spent, mine)), hover)
-        )
-    full = [spent(cost) for cost in costs if cost.method == FULL]
-    if full:
-        figure.add_hline(y=full[0], line={"dash": "dash", "width": 1.5, "color": FULL_COLOR}, layer="below")
-        note = {"text": "full cache", "font": {"size": 11}, "showarrow": False}
-        figure.add_annotation(x=1, xref="paper", xanchor="right", y=full[0], yanchor="bottom", **note)
-    figure.update_xaxes(tickvals=list(places.values()), ticktext=list(map(str, places)))
-    return figure.update_yaxes(rangemode="tozero")

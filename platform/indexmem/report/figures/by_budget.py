@@ -1,0 +1,93 @@
+"""What was measured at each budget, a line per method: bytes, time, answers cut at their limit, tokens really held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import plotly.graph_objects as go
+
+from indexmem.config.budget import Kind
+from indexmem.report.costs import Cost
+from indexmem.report.figures.base import frame, plain_line
+from indexmem.report.figures.curves import AXES
+from indexmem.report.palette import FULL_COLOR, styles
+from indexmem.report.text import bytes_text, seconds_text
+from indexmem.results.schema import FULL_CACHE
+
+Measured = Callable[[Cost], float | None]  # None: not measured, so not drawn
+
+
+def bytes_by_budget(costs: Sequence[Cost], methods: Sequence[str], kind: Kind) -> go.Figure:
+    """Measured bytes of all that decoding needs, in MiB."""
+    figure = frame("Cache bytes", AXES[kind], "MiB a sample", y_range=None)
+    _add_lines(figure, costs, methods, kind, lambda c: c.all_bytes / 2**20, lambda c: bytes_text(c.all_bytes))
+    return _mark_full(figure, costs, lambda c: c.all_bytes / 2**20)
+
+
+def time_by_budget(costs: Sequence[Cost], methods: Sequence[str], kind: Kind) -> go.Figure:
+    """Milliseconds of decoding a sample."""
+    figure = frame("Decode time", AXES[kind], "decoding, ms a sample", y_range=None)
+    _add_lines(
+        figure, costs, methods, kind, lambda c: 1000 * c.decode_seconds, lambda c: seconds_text(c.decode_seconds)
+    )
+    return _mark_full(figure, costs, lambda c: 1000 * c.decode_seconds)
+
+
+def truncation(costs: Sequence[Cost], methods: Sequence[str], kind: Kind) -> go.Figure:
+    """Share of answers that hit their limit of tokens, in a run with a budget while decoding."""
+    figure = frame("Answers cut at their limit", AXES[kind], "cut answers, %")
+
+    def cut(cost: Cost) -> float | None:
+        return None if cost.truncated is None else 100 * cost.truncated
+
+    return _add_lines(figure, costs, methods, kind, cut, lambda c: f"{cut(c):.0f}% cut")
+
+
+def kept_while_decoding(costs: Sequence[Cost], methods: Sequence[str], kind: Kind) -> go.Figure:
+    """Tokens that a head held while decoding: the mean as a line, the most as a whisker above it."""
+    figure = frame("Tokens held while decoding", AXES[kind], "tokens a head", y_range=None)
+
+    def above(cost: Cost) -> float:
+        return max(0.0, (cost.decode_kept_max or 0) - (cost.decode_kept_mean or 0.0))
+
+    def told(cost: Cost) -> str:
+        mean = cost.decode_kept_mean or 0.0
+        return f"{mean:,.0f} tokens, at most {mean + above(cost):,.0f}"
+
+    _add_lines(figure, costs, methods, kind, lambda c: c.decode_kept_mean, told, above)
+    return figure.update_yaxes(rangemode="tozero")
+
+
+def _add_lines(
+    figure: go.Figure,
+    costs: Sequence[Cost],
+    methods: Sequence[str],
+    kind: Kind,
+    measured: Measured,
+    told: Callable[[Cost], str],
+    above: Callable[[Cost], float] | None = None,
+) -> go.Figure:
+    """A line per method; `told` is the hover's last line, `above` a whisker's length."""
+    budgets = sorted({cost.budget for cost in costs if cost.method != FULL_CACHE and cost.budget.kind == kind})
+    places = {budget: number for number, budget in enumerate(budgets)}
+    look = styles(methods)
+    for method in methods:
+        mine = [c for c in costs if c.method == method and c.budget in places and measured(c) is not None]
+        mine.sort(key=lambda cost: cost.budget)
+        hover = [f"<b>{method}</b><br>{cost.budget.phrase}<br>{told(cost)}" for cost in mine]
+        values = [value for cost in mine if (value := measured(cost)) is not None]
+        line = plain_line(method, look[method], [places[cost.budget] for cost in mine], values, hover)
+        if above is not None:
+            whisker = {"type": "data", "symmetric": False, "arrayminus": [0.0] * len(mine), "width": 3}
+            line.update(error_y=whisker | {"array": list(map(above, mine))})
+        figure.add_trace(line)
+    return figure.update_xaxes(tickvals=list(places.values()), ticktext=list(map(str, places)))
+
+
+def _mark_full(figure: go.Figure, costs: Sequence[Cost], measured: Callable[[Cost], float]) -> go.Figure:
+    full = [measured(cost) for cost in costs if cost.method == FULL_CACHE]
+    if full:
+        figure.add_hline(y=full[0], line={"dash": "dash", "width": 1.5, "color": FULL_COLOR}, layer="below")
+        note = {"text": "full cache", "font": {"size": 11}, "showarrow": False}
+        figure.add_annotation(x=1, xref="paper", xanchor="right", y=full[0], yanchor="bottom", **note)
+    return figure.update_yaxes(rangemode="tozero")
