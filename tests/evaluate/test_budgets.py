@@ -19,9 +19,9 @@ from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.eviction_rules import check_budgets
+from indexmem.evaluate.checks import check_budgets
+from indexmem.evaluate.compress import compress_cells
 from indexmem.evaluate.grid import _cells, plan
-from indexmem.evaluate.prepare import prepare
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.context import RowCache
@@ -70,7 +70,7 @@ def prepared(family: str, checkpoint: str, budget: str | float, names=METHODS, l
     config = EvictionConfig(**eviction)
     context = MethodContext(backbone.geometry, checkpoint=checkpoint, share=share)
     methods = {cell.method.label: make_method(cell.method, context) for cell in cells}
-    done = prepare(backbone, random_ids(length), cells, methods, config)
+    done = compress_cells(backbone, random_ids(length), cells, methods, config)
     return {name: ready.cache for name, ready in done.ready.items()}, done.errors
 
 
@@ -168,7 +168,7 @@ def test_equal_bytes_hold_while_decoding(checkpoint):
     state = methods["indexmem"].state_bytes
     for decode_budget in (60, "budget"):
         config = EvictionConfig(decode_budget=decode_budget, decode_window=4, equal_bytes=True)
-        done = prepare(tiny_backbone(), random_ids(LENGTH), cells, methods, config)
+        done = compress_cells(tiny_backbone(), random_ids(LENGTH), cells, methods, config)
         assert not done.errors
         budgets = [done.ready[cell.id].compression.budget for cell in cells]
         assert budgets == [60, int((60 * TOKEN - state) / (TOKEN + KEYS))]
@@ -221,7 +221,7 @@ def test_heads_that_share_have_as_many_tokens_as_heads_that_do_not(tmp_path, rat
     cells = [GridCell(config.label, config, Budget.of_ratio(ratio), "b", "b", "") for config in configs]
     ids = [token % VOCABULARY for token in range(2, 2 + length)]
     methods = {config.label: make_method(config, context) for config in configs}
-    done = prepare(tiny_backbone(), ids, cells, methods, EvictionConfig())
+    done = compress_cells(tiny_backbone(), ids, cells, methods, EvictionConfig())
     assert not done.errors
     assert {name: sum(lengths(ready.cache)) for name, ready in done.ready.items()} == dict.fromkeys(methods, 6 * kept)
 

@@ -11,8 +11,8 @@ from tiny_models import random_ids, tiny_backbone
 from indexmem.config.budget import Budget
 from indexmem.config.schema import EvictionConfig, MethodConfig
 from indexmem.errors import UserError
-from indexmem.evaluate.prepare import prepare
-from indexmem.evaluate.trial import try_parameters
+from indexmem.evaluate.checks import check_parameters
+from indexmem.evaluate.compress import compress_cells
 from indexmem.evaluate.work import GridCell
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
@@ -25,7 +25,7 @@ CONTEXT = MethodContext(tiny_backbone().geometry)
 def checked(config: MethodConfig) -> None:
     """As a plan does it."""
     make_method(config, CONTEXT)
-    try_parameters(config, CONTEXT)
+    check_parameters(config, CONTEXT)
 
 
 WRONG = [
@@ -84,14 +84,14 @@ def test_a_wrong_parameter_is_said(name, params):
     ],
 )
 def test_parameters_that_work_pass(name, params):
-    try_parameters(MethodConfig(name=name, params=params), CONTEXT)
+    check_parameters(MethodConfig(name=name, params=params), CONTEXT)
 
 
 def test_the_trial_draws_no_random_numbers_of_ours():
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    try_parameters(MethodConfig(name="leverage", params={"seed": 2}), CONTEXT)
+    check_parameters(MethodConfig(name="leverage", params={"seed": 2}), CONTEXT)
     assert torch.equal(torch.rand(2), expected)
 
 
@@ -139,7 +139,7 @@ class Failing(Random):
 def test_whatever_a_method_raises_costs_its_own_rows(place, error):
     methods = {"good": Random(), "bad": Failing(place, error), "other": Random(seed=1)}
     cells = [GridCell(name, MethodConfig(name=name), Budget.of_ratio(0.5), "b", "b", "") for name in methods]
-    done = prepare(tiny_backbone(), random_ids(60), cells, methods, EvictionConfig())
+    done = compress_cells(tiny_backbone(), random_ids(60), cells, methods, EvictionConfig())
     assert done.ready.keys() == {"good", "other"}
     assert isinstance(done.errors["bad"], error)
     assert "on purpose" in str(done.errors["bad"])
@@ -150,4 +150,4 @@ def test_what_the_machine_raises_is_not_a_method_s(error):
     methods = {"good": Random(), "bad": Failing("score", error)}
     cells = [GridCell(name, MethodConfig(name=name), Budget.of_ratio(0.5), "b", "b", "") for name in methods]
     with pytest.raises(error):
-        prepare(tiny_backbone(), random_ids(60), cells, methods, EvictionConfig())
+        compress_cells(tiny_backbone(), random_ids(60), cells, methods, EvictionConfig())

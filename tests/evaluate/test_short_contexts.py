@@ -14,7 +14,7 @@ from indexmem.config.budget import Budget
 from indexmem.config.schema import EvictionConfig, Experiment, MethodConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.prepare import prepare
+from indexmem.evaluate.compress import compress_cells
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
@@ -27,7 +27,7 @@ def prepared(config: EvictionConfig, **params):
     snapkv = MethodConfig(name="snapkv", params=params)
     cells = [GridCell(f"{ratio}", snapkv, Budget.of_ratio(ratio), "b", "b", "") for ratio in (0.0, 0.5)]
     method = make_method(snapkv, MethodContext(backbone.geometry))
-    return prepare(backbone, random_ids(SHORT), cells, {snapkv.label: method}, config)
+    return compress_cells(backbone, random_ids(SHORT), cells, {snapkv.label: method}, config)
 
 
 @pytest.mark.parametrize("params", [{}, {"share": "layer"}, {"share": "model"}])
@@ -45,7 +45,7 @@ def test_a_context_of_a_token_or_a_few(length, tmp_path):
     backbone = tiny_backbone()
     methods = {name: x for name, x in every_method(backbone.geometry, tmp_path).items() if name != "xkv"}
     cells = [GridCell(name, MethodConfig(name=name), Budget.of_ratio(0.5), "b", "b", "") for name in methods]
-    done = prepare(backbone, random_ids(length), cells, methods, EvictionConfig())
+    done = compress_cells(backbone, random_ids(length), cells, methods, EvictionConfig())
     kept = max(1, length // 2)
     for name, error in done.errors.items():
         assert length > 1 and methods[name].min_context > length, (name, error)

@@ -81,7 +81,7 @@ def check(verb: str, experiment: Experiment) -> None:
     if verb == "distill":
         return
     from indexmem.benchmarks.registry import make_benchmarks
-    from indexmem.evaluate.eviction_rules import check_budgets, check_eviction
+    from indexmem.evaluate.checks import check_budgets, check_eviction
     from indexmem.eviction.methods.registry import INDEXMEM, METHODS, base_name
 
     make_benchmarks(experiment.grid.benchmarks)

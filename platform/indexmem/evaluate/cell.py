@@ -15,7 +15,7 @@ from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.engine.decode import Answer, DecodeRow, decode
 from indexmem.errors import UserError
-from indexmem.evaluate.prepare import Prepared, prepare
+from indexmem.evaluate.compress import CompressedCell, compress_cells
 from indexmem.evaluate.rows import ResultRow, base_row, failed_row, scored
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
@@ -71,8 +71,8 @@ class CellEvaluator:
         """
         prompts = [self._prompt(task.sample) for task in tasks]
         eviction, grid = self.experiment.eviction, self.experiment.grid
-        prepared = [
-            prepare(
+        compressed = [
+            compress_cells(
                 self.backbone,
                 prompt.context_ids,
                 task.cells,
@@ -85,14 +85,14 @@ class CellEvaluator:
         ]
         ready = [
             (task, prompt, cell, done.ready[cell.id])
-            for task, prompt, done in zip(tasks, prompts, prepared)
+            for task, prompt, done in zip(tasks, prompts, compressed)
             for cell in task.cells
             if cell.id in done.ready
         ]
         decode_rows = [self._decode_row(*item) for item in ready]
         answers = decode(self.backbone, decode_rows, grid.batch_bytes, grid.decoding)
         rows = [self._row(*item, answer) for item, answer in zip(ready, answers)]
-        for task, done in zip(tasks, prepared):
+        for task, done in zip(tasks, compressed):
             for cell in task.cells:
                 if cell.id in done.errors:
                     rows.append(self._failed_row(task.sample, cell, done.errors[cell.id]))
@@ -108,7 +108,7 @@ class CellEvaluator:
                 raise UserError(f"The {part} of {sample.id} has no tokens, so there is nothing to read.")
         return Prompt(prompt, context_ids, question_ids)
 
-    def _decode_row(self, task: Task, prompt: Prompt, cell: GridCell, done: Prepared) -> DecodeRow:
+    def _decode_row(self, task: Task, prompt: Prompt, cell: GridCell, done: CompressedCell) -> DecodeRow:
         return DecodeRow(
             done.cache,
             len(prompt.context_ids),
@@ -120,7 +120,7 @@ class CellEvaluator:
             draw_seed(self.experiment.grid.seed, task.sample),
         )
 
-    def _row(self, task: Task, prompt: Prompt, cell: GridCell, done: Prepared, answer: Answer) -> ResultRow:
+    def _row(self, task: Task, prompt: Prompt, cell: GridCell, done: CompressedCell, answer: Answer) -> ResultRow:
         cache, sample, benchmark = done.cache, task.sample, self.benchmarks[cell.benchmark]
         context_tokens = len(prompt.context_ids)
         full_kv_bytes = self.backbone.geometry.kv_bytes(context_tokens, self.backbone.model.dtype.itemsize)
@@ -157,7 +157,7 @@ class CellEvaluator:
     def _failed_row(self, sample: Sample, cell: GridCell, error: BaseException) -> ResultRow:
         return failed_row(self.experiment, sample, cell, self.backbone.fingerprint, error, self.provenance)
 
-    def _retention_row(self, task: Task, prompt: Prompt, cell: GridCell, done: Prepared) -> ResultRow:
+    def _retention_row(self, task: Task, prompt: Prompt, cell: GridCell, done: CompressedCell) -> ResultRow:
         tokens = [str(self.backbone.tokenizer.decode([token])) for token in prompt.context_ids]
         heads = self.backbone.geometry.kv_heads
         kept_NL = torch.zeros(len(done.cache.kept_HK), len(tokens), dtype=torch.uint8)

@@ -17,15 +17,15 @@ from indexmem.config.schema import Experiment, GridConfig, MethodConfig
 from indexmem.config.spec import cache_folder, content_hash, run_root
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
-from indexmem.evaluate.eviction_rules import (
+from indexmem.evaluate.checks import (
     check_budgets,
     check_bytes_suffice,
     check_eviction,
     check_layers_alike,
     check_model,
+    check_parameters,
     check_trained_shape,
 )
-from indexmem.evaluate.trial import try_parameters
 from indexmem.evaluate.work import GridCell, Mask
 from indexmem.eviction.footprint import Footprint
 from indexmem.eviction.methods.base import MethodContext
@@ -135,7 +135,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
     for config in grid.methods:
         untrained = needs_training(config) and checkpoint is None
         method = None if untrained else make_method(config, context)
-        try_parameters(config, context)
+        check_parameters(config, context)
         checkpoints[config.label] = method.checkpoint if method else "untrained"
         if method and method.min_context > grid.length // 2:
             raise UserError(
