@@ -156,8 +156,8 @@ def _nightly_run(arguments: Arguments) -> int:
 
 def _nightly_status(arguments: Arguments) -> int:
     from indexmem.config.nightly import load_nightly
-    from indexmem.schedule.listing import nights_table
-    from indexmem.schedule.night import Nights
+    from indexmem.nightly.night import Nights
+    from indexmem.nightly.pages import nights_table
 
     print(nights_table(Nights.of(load_nightly(arguments.spec, arguments.overrides)), arguments.last))
     return 0

@@ -10,7 +10,7 @@ from ray import cloudpickle
 
 from indexmem.commands.nightly import run_night
 from indexmem.config.nightly import load_nightly
-from indexmem.schedule.night import Nights
+from indexmem.nightly.night import Nights
 
 pytestmark = pytest.mark.ray
 

@@ -15,8 +15,8 @@ from null_night import nightly_file
 from waiting import wait_until
 
 from indexmem.config.nightly import load_nightly
-from indexmem.schedule.night import Nights
-from indexmem.schedule.steps import steps_of
+from indexmem.nightly.night import Nights
+from indexmem.nightly.steps import steps_of
 
 pytestmark = pytest.mark.ray
 

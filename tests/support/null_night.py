@@ -21,8 +21,8 @@ from null_grid import PROVENANCE, NullEvaluator, null_assignment, null_plan
 
 from indexmem.evaluate.rows import ResultRow
 from indexmem.evaluate.work import Assignment, Task
-from indexmem.schedule.process import SOME_FAILED, Limits
-from indexmem.schedule.steps import Step
+from indexmem.nightly.process import SOME_FAILED, Limits
+from indexmem.nightly.steps import NightStep
 
 DAMAGED_BUDGET = "75%"
 
@@ -81,7 +81,7 @@ class RaySuite:
     load: WaveringLoad = WaveringLoad()
     address: str | None = None
 
-    def __call__(self, step: Step, limits: Limits) -> int:
+    def __call__(self, step: NightStep, limits: Limits) -> int:
         from indexmem.evaluate.fanout import evaluate_on_ray
         from indexmem.runtime import cluster
 
@@ -91,7 +91,7 @@ class RaySuite:
         return SOME_FAILED if progress.failed else 0
 
 
-def in_process(step: Step, limits: Limits) -> int:
+def in_process(step: NightStep, limits: Limits) -> int:
     """The same without Ray, in milliseconds."""
     plan = null_plan(step.experiment)
     evaluator = WaveringLoad()(null_assignment(step.experiment))

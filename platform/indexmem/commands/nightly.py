@@ -10,16 +10,16 @@ from indexmem.config.nightly import NightlySpec
 from indexmem.errors import UserError
 from indexmem.files import check_writable, write_whole
 from indexmem.lease import Leases
+from indexmem.nightly.drive import Drive, to_do
+from indexmem.nightly.judge import judge
+from indexmem.nightly.night import Night, Nights
+from indexmem.nightly.pages import markdown, write_pages
+from indexmem.nightly.process import Execute, StepProcess, last_lines
+from indexmem.nightly.slots import Slots
+from indexmem.nightly.steps import NightStep, freeze_specs, steps_of
+from indexmem.nightly.verdict import NightVerdict
+from indexmem.nightly.webhook import notify
 from indexmem.progress.view import say
-from indexmem.schedule.drive import Drive, to_do
-from indexmem.schedule.judge import judge
-from indexmem.schedule.night import Night, Nights
-from indexmem.schedule.page import markdown, write_pages
-from indexmem.schedule.process import Execute, Verbs, last_lines
-from indexmem.schedule.slots import Slots
-from indexmem.schedule.steps import Step, prepare, steps_of
-from indexmem.schedule.verdict import Verdict
-from indexmem.schedule.webhook import notify
 from indexmem.signals import StopSignals
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.tracking.naming import score_metrics
@@ -58,7 +58,7 @@ def run_night(
         if work:
             night.verdict_file.unlink(missing_ok=True)
             _begin(night, steps, check=execute is None)
-            Drive(night, spec.budget, execute or Verbs(address), stop, leases.check, say).run(steps)
+            Drive(night, spec.budget, execute or StepProcess(address), stop, leases.check, say).run(steps)
         if stop.received is not None:
             say(f"Stopped by {Signals(stop.received).name}. The same command goes on from here.")
             return 128 + stop.received
@@ -72,27 +72,27 @@ def run_night(
     return verdict.exit_code
 
 
-def _begin(night: Night, steps: Sequence[Step], check: bool) -> None:
+def _begin(night: Night, steps: Sequence[NightStep], check: bool) -> None:
     """Freeze the specs and find mistakes in all of them before the first step takes a GPU."""
     fresh = list({step.suite: step for step in steps if not step.spec.is_file()}.values())
-    prepare(night, steps)
+    freeze_specs(night, steps)
     for step in fresh if check else ():
-        if Verbs().check(step) == 2:
+        if StepProcess().check(step) == 2:
             for other in fresh:  # the next start reads them anew, mended
                 other.spec.unlink()
             raise UserError(f"suite '{step.suite}':\n{last_lines(step)}")
 
 
 def _judge(
-    spec: NightlySpec, night: Night, steps: Sequence[Step], reference: Sequence[Night], older: Sequence[Night]
-) -> Verdict:
+    spec: NightlySpec, night: Night, steps: Sequence[NightStep], reference: Sequence[Night], older: Sequence[Night]
+) -> NightVerdict:
     verdict = judge(spec, night, steps, reference, older)
     write_pages(night, verdict)
     write_whole(night.verdict_file, verdict.model_dump_json(indent=1))  # last: with it, the night is judged
     return verdict
 
 
-def _publish(spec: NightlySpec, night: Night, verdict: Verdict) -> None:
+def _publish(spec: NightlySpec, night: Night, verdict: NightVerdict) -> None:
     sink = MlflowSink.open(spec.place)
     if sink is not None:
         counts = {
@@ -118,7 +118,7 @@ def _publish(spec: NightlySpec, night: Night, verdict: Verdict) -> None:
         say("webhook: told")
 
 
-def _describe(spec: NightlySpec, nights: Nights, night: Night, steps: Sequence[Step]) -> None:
+def _describe(spec: NightlySpec, nights: Nights, night: Night, steps: Sequence[NightStep]) -> None:
     record = night.record()
     reference = ", ".join(str(other.date) for other in nights.reference(night.date, spec.compare))
     say(f"nightly {spec.name}, night of {night.date}: {night.folder}\n  compared with: {reference or 'no night yet'}")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from indexmem.cli import main
 from indexmem.lease import Leases
-from indexmem.schedule.process import SOME_FAILED
+from indexmem.nightly.process import SOME_FAILED
 
 WAIT_SECONDS = 0.5
 STOP_SECONDS = 60.0  # to end after SIGTERM

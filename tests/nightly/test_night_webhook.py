@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from night_rows import date, fill, judged, nightly_spec
 
-from indexmem.schedule.night import Nights
-from indexmem.schedule.webhook import VARIABLE, notify
+from indexmem.nightly.night import Nights
+from indexmem.nightly.webhook import VARIABLE, notify
 
 
 @pytest.fixture

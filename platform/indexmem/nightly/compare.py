@@ -3,7 +3,7 @@
 Two families are tested, each at half of the level, with Holm's adjustment within: every cell, which finds a loss that
 is concentrated, and every method over all its cells, which finds one that is spread thin. A regression is significant,
 at least as large as `minimum_effect`, and lower than on *every* night of the reference. Significant is what neither the
-luck of samples (`exchange`) nor the spread of earlier nights (`wander`) explains: retraining moves a module, too.
+luck of samples (`lower_tail`) nor the spread of earlier nights (`Wander`) explains: retraining moves a module, too.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import numpy as np
 
 from indexmem.config.nightly import CompareConfig
 from indexmem.results.comparison import holm, paired_difference
-from indexmem.schedule.exchange import Floats, Labels, lower_tail, upper_tail
-from indexmem.schedule.scores import Scores, columns, common_samples, over_cells, side_by_side
-from indexmem.schedule.verdict import Change
-from indexmem.schedule.wander import Wander
+from indexmem.nightly.significance import Wander, lower_tail, upper_tail
+from indexmem.nightly.rows import NightScores, columns, common_samples, over_cells, scores_by_night
+from indexmem.nightly.verdict import Change
 
 FAMILIES = 2
 
@@ -83,7 +82,11 @@ class Pair:
 
 
 def cell_pairs(
-    suite: str, tonight: Scores, earlier: Sequence[Scores], groups: Groups = NO_GROUPS, older: Sequence[Scores] = ()
+    suite: str,
+    tonight: NightScores,
+    earlier: Sequence[NightScores],
+    groups: Groups = NO_GROUPS,
+    older: Sequence[NightScores] = (),
 ) -> list[Pair]:
     """One pair for each cell that some earlier night has, too."""
     pairs = []
@@ -94,7 +97,11 @@ def cell_pairs(
 
 
 def method_pairs(
-    suite: str, tonight: Scores, earlier: Sequence[Scores], groups: Groups = NO_GROUPS, older: Sequence[Scores] = ()
+    suite: str,
+    tonight: NightScores,
+    earlier: Sequence[NightScores],
+    groups: Groups = NO_GROUPS,
+    older: Sequence[NightScores] = (),
 ) -> list[Pair]:
     """One pair for each method, over its cells that some earlier night has, too."""
     known = sorted(cell for cell in tonight if any(cell in night for night in earlier))
@@ -117,10 +124,10 @@ def improvements(families: Sequence[Sequence[Pair]], config: CompareConfig) -> l
 
 
 def families_of(
-    tonight: Mapping[str, Scores],
-    earlier: Sequence[Mapping[str, Scores]],
+    tonight: Mapping[str, NightScores],
+    earlier: Sequence[Mapping[str, NightScores]],
     groups: Mapping[str, Groups] = MappingProxyType({}),
-    older: Sequence[Mapping[str, Scores]] = (),
+    older: Sequence[Mapping[str, NightScores]] = (),
 ) -> list[list[Pair]]:
     """The two families over all suites: cells, methods. All arguments map suites, to scores or to samples' groups.
 
@@ -149,7 +156,7 @@ def _pair(
 ) -> Pair:
     samples = common_samples(tonight, earlier)
     owners = np.array([groups.get(sample, sample) for sample in samples])
-    return Pair(*names, side_by_side(tonight, earlier), owners, columns(samples, older))
+    return Pair(*names, scores_by_night(tonight, earlier), owners, columns(samples, older))
 
 
 def _moved(families: Sequence[Sequence[Pair]], config: CompareConfig, tail: Tail, sign: int) -> list[Change]:

@@ -21,9 +21,9 @@ from indexmem.config.nightly import MODULES, CompareConfig, NightlySpec, Retenti
 from indexmem.config.section import Section
 from indexmem.config.spec import run_root
 from indexmem.files import write_whole
-from indexmem.schedule.verdict import Verdict
+from indexmem.nightly.verdict import NightVerdict
 
-Kept = TypeVar("Kept", bound=BaseModel)
+Stored = TypeVar("Stored", bound=BaseModel)
 StepStatus = Literal["done", "failed", "unfinished"]
 
 
@@ -98,9 +98,9 @@ class Night:
     def save(self, record: NightRecord) -> None:
         write_whole(self.folder / "record.json", record.model_dump_json(indent=1))
 
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> NightVerdict | None:
         """None until the night is judged."""
-        return _read(Verdict, self.verdict_file)
+        return _read(NightVerdict, self.verdict_file)
 
     def forget_modules(self) -> None:
         shutil.rmtree(self.folder / MODULES, ignore_errors=True)
@@ -111,7 +111,7 @@ class Night:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _read(kind: type[Kept], path: Path) -> Kept | None:
+def _read(kind: type[Stored], path: Path) -> Stored | None:
     """None where there is no such file, or one that does not hold what was written: what it told of is done again."""
     if not path.is_file():
         return None

@@ -7,7 +7,7 @@ import pytest
 
 from indexmem.config.nightly import NightlySpec, SuiteConfig
 from indexmem.errors import UserError
-from indexmem.schedule.slots import Slots
+from indexmem.nightly.slots import Slots
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -11,14 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexmem.config.nightly import NightlySpec
+from indexmem.nightly.compare import Pair, families_of, improvements, regressions
+from indexmem.nightly.drive import describe
+from indexmem.nightly.night import Night, NightRecord
+from indexmem.nightly.rows import NightScores, Speeds, groups_of, read_suite_rows, scores_of, slowdowns, speeds_of
+from indexmem.nightly.steps import NightStep
+from indexmem.nightly.verdict import MethodScore, NightVerdict, Slowdown, StepOutcome, SuiteOutcome
 from indexmem.results.schema import OK
-from indexmem.schedule.compare import Pair, families_of, improvements, regressions
-from indexmem.schedule.drive import describe
-from indexmem.schedule.night import Night, NightRecord
-from indexmem.schedule.scores import Scores, groups_of, read_rows, scores_of
-from indexmem.schedule.speed import Speeds, slowdowns, speeds_of
-from indexmem.schedule.steps import Step
-from indexmem.schedule.verdict import MethodScore, Slowdown, StepOutcome, SuiteOutcome, Verdict
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,10 @@ class NightRows:
 
     @classmethod
     def read(cls, night: Night, suites: Sequence[str]) -> NightRows:
-        return cls(night, {suite: read_rows(night.suite(suite)) for suite in suites})
+        return cls(night, {suite: read_suite_rows(night.suite(suite)) for suite in suites})
 
     @cached_property
-    def scores(self) -> Mapping[str, Scores]:
+    def scores(self) -> Mapping[str, NightScores]:
         return {suite: scores_of(rows) for suite, rows in self.tables.items()}
 
     @cached_property
@@ -46,8 +45,8 @@ class NightRows:
 
 
 def judge(
-    spec: NightlySpec, night: Night, steps: Sequence[Step], reference: Sequence[Night], older: Sequence[Night] = ()
-) -> Verdict:
+    spec: NightlySpec, night: Night, steps: Sequence[NightStep], reference: Sequence[Night], older: Sequence[Night] = ()
+) -> NightVerdict:
     """Compare a night with those of the reference, newest first; `older` nights tell how far nights are apart."""
     suites = list(dict.fromkeys(step.suite for step in steps))
     tonight = NightRows.read(night, suites)
@@ -63,7 +62,7 @@ def judge(
     slower: list[Slowdown] = []
     for suite in suites:
         slower += slowdowns(suite, tonight.speeds[suite], [n.speeds[suite] for n in earlier], spec.compare.slower)
-    return Verdict(
+    return NightVerdict(
         nightly=spec.name,
         date=night.date,
         reference=tuple(other.date for other in reference),
@@ -81,7 +80,7 @@ def judge(
 
 
 def _suite(
-    name: str, tonight: NightRows, pairs: Sequence[Pair], record: NightRecord, steps: Sequence[Step]
+    name: str, tonight: NightRows, pairs: Sequence[Pair], record: NightRecord, steps: Sequence[NightStep]
 ) -> SuiteOutcome:
     rows = tonight.tables[name]
     outcomes = [
@@ -98,7 +97,7 @@ def _suite(
     )
 
 
-def _method_scores(scores: Scores, pairs: Sequence[Pair]) -> list[MethodScore]:
+def _method_scores(scores: NightScores, pairs: Sequence[Pair]) -> list[MethodScore]:
     compared = {
         pair.method: MethodScore(
             method=pair.method, now=float(pair.tonight_S.mean()), before=float(pair.before_S.mean())

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from indexmem.config.nightly import NightBudget
+from indexmem.nightly.night import Night, NightRecord, StepRecord, StepStatus
+from indexmem.nightly.process import SOME_FAILED, Execute, Limits, last_lines
+from indexmem.nightly.steps import NightStep
 from indexmem.progress.status import duration
-from indexmem.schedule.night import Night, NightRecord, StepRecord, StepStatus
-from indexmem.schedule.process import SOME_FAILED, Execute, Limits, last_lines
-from indexmem.schedule.steps import Step
 from indexmem.signals import StopSignals
 
 SAVE_SECONDS = 15.0  # of work that a SIGKILL may leave out of the record
@@ -19,7 +19,7 @@ COMPLETE = (0, SOME_FAILED)  # exit codes of a step that did all of its work
 STOPPED = {-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM}  # codes of a step that was asked to end
 
 
-def to_do(record: NightRecord, steps: Sequence[Step]) -> list[Step]:
+def to_do(record: NightRecord, steps: Sequence[NightStep]) -> list[NightStep]:
     """Steps that are not done."""
     return [step for step in steps if record.of(step.name).status != "done"]
 
@@ -45,7 +45,7 @@ class Drive:
     check: Callable[[], None]  # raises when the night is no longer ours
     say: Callable[[str], None]
 
-    def run(self, steps: Sequence[Step]) -> None:
+    def run(self, steps: Sequence[NightStep]) -> None:
         """Work through what is not done, until a signal comes. A step that fails takes the rest of its suite with it.
 
         Raises what `check` raises.
@@ -63,9 +63,9 @@ class Drive:
             if self._run(step, left).status != "done":
                 broken.add(step.suite)
 
-    def _run(self, step: Step, left: float | None) -> StepRecord:
+    def _run(self, step: NightStep, left: float | None) -> StepRecord:
         self.say(f"{step.name}: {step.log}")
-        meter = Meter(self.night, step)
+        meter = StepClock(self.night, step)
 
         def tick() -> None:
             self.check()
@@ -85,10 +85,10 @@ class Drive:
         return record
 
 
-class Meter:
+class StepClock:
     """Counts what a step spends and keeps it in the night's record, on top of earlier attempts."""
 
-    def __init__(self, night: Night, step: Step) -> None:
+    def __init__(self, night: Night, step: NightStep) -> None:
         self._night, self._step = night, step
         self._before = night.record().of(step.name)
         self._start = self._saved = time.monotonic()

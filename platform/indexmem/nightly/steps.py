@@ -14,11 +14,11 @@ from indexmem.config.schema import Experiment
 from indexmem.config.spec import as_said
 from indexmem.errors import UserError
 from indexmem.files import write_whole
-from indexmem.schedule.night import Night
+from indexmem.nightly.night import Night
 
 
 @dataclass(frozen=True)
-class Step:
+class NightStep:
     """One verb of one suite."""
 
     suite: str
@@ -41,7 +41,7 @@ class Step:
         return self.folder / f"{self.verb}.log"
 
 
-def steps_of(spec: NightlySpec, night: Night) -> list[Step]:
+def steps_of(spec: NightlySpec, night: Night) -> list[NightStep]:
     """All steps in order. A night that has begun goes on with the specs that it began with.
 
     Raises UserError when a suite's spec is not valid, or when its GPUs cannot be counted against a budget.
@@ -49,7 +49,7 @@ def steps_of(spec: NightlySpec, night: Night) -> list[Step]:
     return [step for suite in spec.suites for step in _steps(spec, suite, night)]
 
 
-def prepare(night: Night, steps: Sequence[Step]) -> None:
+def freeze_specs(night: Night, steps: Sequence[NightStep]) -> None:
     """Make the suites' folders and freeze their specs."""
     for step in steps:
         night.make_suite(step.suite)
@@ -57,7 +57,7 @@ def prepare(night: Night, steps: Sequence[Step]) -> None:
             write_whole(step.spec, yaml.safe_dump(as_said(step.experiment), sort_keys=False))
 
 
-def _steps(spec: NightlySpec, suite: SuiteConfig, night: Night) -> list[Step]:
+def _steps(spec: NightlySpec, suite: SuiteConfig, night: Night) -> list[NightStep]:
     folder = night.suite(suite.name)
     frozen = folder / "spec.yaml"
     if frozen.is_file():
@@ -67,7 +67,9 @@ def _steps(spec: NightlySpec, suite: SuiteConfig, night: Night) -> list[Step]:
         own = [f"run.root={folder}", "tracking.enabled=false"]
         experiment = with_overrides(load(suite.spec, suite.overrides), own)
     counted = spec.budget.gpu_hours is not None
-    return [Step(suite.name, verb, experiment, folder, _gpus(suite, verb, experiment, counted)) for verb in suite.verbs]
+    return [
+        NightStep(suite.name, verb, experiment, folder, _gpus(suite, verb, experiment, counted)) for verb in suite.verbs
+    ]
 
 
 def _gpus(suite: SuiteConfig, verb: Verb, experiment: Experiment, counted: bool) -> float:

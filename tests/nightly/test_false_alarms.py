@@ -5,7 +5,7 @@ import pytest
 from null_scores import METHODS, as_scores, null_nights, wandering_nights
 
 from indexmem.config.nightly import CompareConfig
-from indexmem.schedule.compare import families_of, improvements, regressions
+from indexmem.nightly.compare import families_of, improvements, regressions
 
 CONFIG = CompareConfig(nights=3, level=0.2, minimum_effect=0.0)
 NIGHTS = 100
@@ -33,7 +33,7 @@ def test_modules_that_move_every_night_raise_no_more_alarms_than_others():
 
 
 def test_without_the_spread_of_nights_every_fourth_night_would(monkeypatch):
-    monkeypatch.setattr("indexmem.schedule.wander.Wander.tail", lambda wander, least_spread: 0.0)
+    monkeypatch.setattr("indexmem.nightly.significance.Wander.tail", lambda wander, least_spread: 0.0)
     assert wandering_alarms() > 0.2
 
 
@@ -46,7 +46,7 @@ def test_a_module_that_falls_much_further_than_it_wanders_is_found():
 
 def test_without_adjustment_most_null_nights_would(monkeypatch):
     """The table is large enough for the test above to mean something."""
-    monkeypatch.setattr("indexmem.schedule.compare.holm", np.asarray)
+    monkeypatch.setattr("indexmem.nightly.compare.holm", np.asarray)
     rng = np.random.default_rng(0)
     assert np.mean([bool(alarms(null_nights(4, 25, 0.5, rng))) for _ in range(20)]) > 0.5
 

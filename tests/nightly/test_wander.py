@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from indexmem.schedule.wander import Wander
+from indexmem.nightly.significance import Wander
 
 
 def nights(tonight: float, *earlier: float, samples: int = 4) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexmem.schedule.exchange import lower_tail, upper_tail
+from indexmem.nightly.significance import lower_tail, upper_tail
 
 SCORES = st.sampled_from([0.0, 0.25, 1.0, np.nan])
 

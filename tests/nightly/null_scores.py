@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from indexmem.schedule.scores import Cell
+from indexmem.nightly.rows import NightCell
 
 METHODS = tuple(f"method-{number}" for number in range(10))
 BUDGETS = ("50%", "75%", "90%", "95%")
@@ -39,12 +39,12 @@ def wandering_nights(nights: int, samples: int, methods: int, spread: float, rng
     return (latent + moves > 0).astype(float).reshape(-1, samples, nights)
 
 
-def cell_names() -> list[Cell]:
+def cell_names() -> list[NightCell]:
     """Names for the cells of `null_nights`, in its order."""
-    return [Cell(m, budget, name, f"model-{name}") for m in METHODS for name in BENCHMARKS for budget in BUDGETS]
+    return [NightCell(m, budget, name, f"model-{name}") for m in METHODS for name in BENCHMARKS for budget in BUDGETS]
 
 
-def as_scores(night_CS: np.ndarray) -> dict[Cell, dict[str, float]]:
+def as_scores(night_CS: np.ndarray) -> dict[NightCell, dict[str, float]]:
     return {
         cell: {f"{cell.benchmark}/{index}": float(score) for index, score in enumerate(scores)}
         for cell, scores in zip(cell_names(), night_CS)

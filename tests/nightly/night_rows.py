@@ -12,12 +12,12 @@ from report_rows import make_row
 from indexmem.config.nightly import CompareConfig, NightlySpec, SuiteConfig
 from indexmem.config.schema import RunConfig
 from indexmem.files import write_whole
+from indexmem.nightly.judge import judge
+from indexmem.nightly.night import Night, NightRecord, Nights, StepRecord
+from indexmem.nightly.steps import NightStep, steps_of
+from indexmem.nightly.verdict import NightVerdict
 from indexmem.results.schema import ROW_SCHEMA
 from indexmem.results.store import RowStore
-from indexmem.schedule.judge import judge
-from indexmem.schedule.night import Night, NightRecord, Nights, StepRecord
-from indexmem.schedule.steps import Step, steps_of
-from indexmem.schedule.verdict import Verdict
 
 FIRST = dt.date(2026, 11, 1)
 METHODS = ("knorm", "snapkv")
@@ -55,7 +55,7 @@ def fill(night: Night, score: Callable[[str, int], float | None] = right, **colu
     night.save(NightRecord(steps={"tiny/eval": StepRecord(status="done", exit_code=0, seconds=60.0)}))
 
 
-def judged(spec: NightlySpec, night: Night) -> Verdict:
+def judged(spec: NightlySpec, night: Night) -> NightVerdict:
     """The night's verdict, stored."""
     nights = Nights.of(spec)
     verdict = judge(spec, night, steps(spec, night), nights.reference(night.date, spec.compare))
@@ -63,5 +63,5 @@ def judged(spec: NightlySpec, night: Night) -> Verdict:
     return verdict
 
 
-def steps(spec: NightlySpec, night: Night) -> list[Step]:
+def steps(spec: NightlySpec, night: Night) -> list[NightStep]:
     return steps_of(spec, night)

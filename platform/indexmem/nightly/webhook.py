@@ -10,20 +10,20 @@ import warnings
 
 from indexmem.config.spec import content_hash
 from indexmem.files import write_whole
-from indexmem.schedule.night import Night
-from indexmem.schedule.verdict import Verdict
+from indexmem.nightly.night import Night
+from indexmem.nightly.verdict import NightVerdict
 
 VARIABLE = "INDEXMEM_NIGHTLY_WEBHOOK"
 SECONDS = 10.0
 
 
-def payload(verdict: Verdict, night: Night) -> dict[str, object]:
+def payload(verdict: NightVerdict, night: Night) -> dict[str, object]:
     """The verdict with its status and a `text`, which chat services show."""
     summary = {"status": verdict.status, "text": f"{verdict.nightly} {verdict.date}: {verdict.headline}"}
     return summary | {"page": str(night.page), "verdict": verdict.model_dump(mode="json")}
 
 
-def notify(verdict: Verdict, night: Night) -> bool:
+def notify(verdict: NightVerdict, night: Night) -> bool:
     """Post each verdict of a night once. Returns whether it was taken now; a failure warns and is tried again later."""
     address = os.environ.get(VARIABLE, "")
     content = payload(verdict, night)

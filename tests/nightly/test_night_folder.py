@@ -4,8 +4,8 @@ import pytest
 from night_rows import date, fill, judged, nightly_spec
 
 from indexmem.config.nightly import RetentionConfig
-from indexmem.schedule.listing import nights_table
-from indexmem.schedule.night import NightRecord, Nights, StepRecord
+from indexmem.nightly.night import NightRecord, Nights, StepRecord
+from indexmem.nightly.pages import nights_table
 
 
 def test_a_reference_is_judged_earlier_and_has_rows(tmp_path):

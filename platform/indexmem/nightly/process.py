@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from indexmem.schedule.steps import Step
+from indexmem.nightly.steps import NightStep
 from indexmem.signals import StopSignals
 
 TICK_SECONDS = 0.2
@@ -28,26 +28,26 @@ class Limits:
     tick: Callable[[], None]  # called several times a second; may raise to end the step
 
 
-Execute = Callable[[Step, Limits], int]  # -> exit code; negative: the signal that ended it
+Execute = Callable[[NightStep, Limits], int]  # -> exit code; negative: the signal that ended it
 
 
 @dataclass(frozen=True)
-class Verbs:
+class StepProcess:
     """Runs `indexmem VERB SPEC`; what it prints goes to the step's log."""
 
     address: str | None = None  # Ray cluster; None: RAY_ADDRESS, else a private one
     program: tuple[str, ...] = (sys.executable, "-m", "indexmem.commands.nightly_step")
 
-    def __call__(self, step: Step, limits: Limits) -> int:
+    def __call__(self, step: NightStep, limits: Limits) -> int:
         """Run the step to its end, or ask it to end early with SIGTERM, so that it stores what it is working on."""
         address = ["--address", self.address] if self.address else []
         return self._run(step, address, limits)
 
-    def check(self, step: Step) -> int:
+    def check(self, step: NightStep) -> int:
         """A dry run: 2 when its spec asks for what does not exist."""
         return self._run(step, ["--dry-run"], Limits(None, StopSignals(), lambda: None))
 
-    def _run(self, step: Step, options: list[str], limits: Limits) -> int:
+    def _run(self, step: NightStep, options: list[str], limits: Limits) -> int:
         command = [*self.program, step.verb, str(step.spec), *options]
         with step.log.open("a", encoding="utf-8") as log:
             # Its own session: Ctrl-C and a service manager's signal come to the night, which passes one on.
@@ -62,7 +62,7 @@ class Verbs:
                 child.stdin.close()
 
 
-def last_lines(step: Step) -> str:
+def last_lines(step: NightStep) -> str:
     """The end of a step's log, for the one who looks why it failed."""
     if not step.log.is_file():
         return ""

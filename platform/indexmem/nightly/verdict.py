@@ -78,7 +78,7 @@ class SuiteOutcome(Section):
         return self.failed > 0 or any(not step.complete for step in self.steps) or (evaluated and not self.rows)
 
 
-class Verdict(Section):
+class NightVerdict(Section):
     """The outcome of one night."""
 
     nightly: str

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from indexmem.config.nightly import CompareConfig
-from indexmem.schedule.compare import Pair, cell_pairs, method_pairs, regressions
-from indexmem.schedule.scores import Cell, side_by_side
+from indexmem.nightly.compare import Pair, cell_pairs, method_pairs, regressions
+from indexmem.nightly.rows import NightCell, scores_by_night
 
 CONFIG = CompareConfig(level=0.05, minimum_effect=0.1)
 
@@ -48,19 +48,19 @@ def test_nights_without_a_sample_are_left_out_of_its_mean():
 
 
 def test_only_common_samples_are_laid_side_by_side():
-    sides = side_by_side({"a": 1.0, "b": 0.0, "new": 1.0}, [{"a": 0.0, "gone": 1.0}, {"b": 0.5}])
+    sides = scores_by_night({"a": 1.0, "b": 0.0, "new": 1.0}, [{"a": 0.0, "gone": 1.0}, {"b": 0.5}])
     np.testing.assert_array_equal(sides, [[1.0, 0.0, np.nan], [0.0, np.nan, 0.5]])
 
 
 def test_another_build_of_a_benchmark_is_another_cell():
     scores = {"niah/0": 1.0}
-    old, new = Cell("knorm", "50%", "niah", "build-1"), Cell("knorm", "50%", "niah", "build-2")
+    old, new = NightCell("knorm", "50%", "niah", "build-1"), NightCell("knorm", "50%", "niah", "build-2")
     assert cell_pairs("suite", {new: scores}, [{old: scores}]) == []
     assert method_pairs("suite", {new: scores}, [{old: scores}]) == []
 
 
 def test_a_method_is_compared_over_the_budgets_that_both_have():
-    cells = [Cell("knorm", budget, "niah", "build") for budget in ("50%", "75%", "90%")]
+    cells = [NightCell("knorm", budget, "niah", "build") for budget in ("50%", "75%", "90%")]
     tonight = {cell: {"niah/0": score} for cell, score in zip(cells, (1.0, 0.0, 0.0))}
     earlier = {cell: {"niah/0": 1.0} for cell in cells[:2]}
     (one,) = method_pairs("suite", tonight, [earlier])

@@ -6,9 +6,9 @@ import pytest
 from night_rows import METHODS, date, fill, judged, nightly_spec, right
 from report_rows import HOSTILE
 
-from indexmem.schedule.night import NightRecord, Nights, StepRecord
-from indexmem.schedule.page import html, markdown
-from indexmem.schedule.verdict import Verdict
+from indexmem.nightly.night import NightRecord, Nights, StepRecord
+from indexmem.nightly.pages import html, markdown
+from indexmem.nightly.verdict import NightVerdict
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_damaged_method_is_a_regression_in_verdict_and_pages(spec, tonight):
         assert "Worse" in text
         assert "73.3%" in text
         assert "50%, niah" in text
-    assert Verdict.model_validate_json(verdict.model_dump_json()) == verdict
+    assert NightVerdict.model_validate_json(verdict.model_dump_json()) == verdict
 
 
 def test_the_alarm_stays_on_until_it_is_accepted(spec):

@@ -13,10 +13,10 @@ from night_rows import date, nightly_spec
 from indexmem.config.nightly import NightBudget, NightlySpec, SuiteConfig
 from indexmem.errors import UserError
 from indexmem.lease import Leases
-from indexmem.schedule.drive import Drive, Meter, describe, to_do
-from indexmem.schedule.night import NightRecord, Nights, StepRecord
-from indexmem.schedule.process import SOME_FAILED, Limits, Verbs, last_lines
-from indexmem.schedule.steps import prepare, steps_of
+from indexmem.nightly.drive import Drive, StepClock, describe, to_do
+from indexmem.nightly.night import NightRecord, Nights, StepRecord
+from indexmem.nightly.process import SOME_FAILED, Limits, StepProcess, last_lines
+from indexmem.nightly.steps import freeze_specs, steps_of
 from indexmem.signals import StopSignals
 
 GPU_SUITE = {"overrides": ("distill.use_gpu=true", "grid.gpus_per_actor=0.5", "grid.actors=4")}
@@ -34,7 +34,7 @@ class Driver:
     def __init__(self, spec: NightlySpec, **codes: int) -> None:
         self.night = Nights.of(spec).night(date(0))
         self.steps = steps_of(spec, self.night)
-        prepare(self.night, self.steps)
+        freeze_specs(self.night, self.steps)
         self.budget, self.codes, self.stop = spec.budget, codes, StopSignals()
         self.ran: list[str] = []
         self.said: list[str] = []
@@ -119,11 +119,11 @@ def test_time_counts_for_every_gpu_that_a_step_holds(tmp_path, monkeypatch):
     night = Nights.of(spec).night(date(0))
     step = next(step for step in steps_of(spec, night) if step.name == "first/eval")
     assert step.gpus == 2.0
-    prepare(night, [step])
+    freeze_specs(night, [step])
     night.save(NightRecord().updated(step.name, StepRecord(seconds=10.0, gpu_seconds=20.0)))
     clock = iter([100.0, *[107.0] * 9])
-    monkeypatch.setattr("indexmem.schedule.drive.time.monotonic", lambda: next(clock))
-    record = Meter(night, step).save("done", 0)
+    monkeypatch.setattr("indexmem.nightly.drive.time.monotonic", lambda: next(clock))
+    record = StepClock(night, step).save("done", 0)
     assert (record.seconds, record.gpu_seconds) == (17.0, 34.0)
     assert night.record().gpu_seconds == 34.0
 
@@ -161,14 +161,14 @@ def step(tmp_path):
     spec = nightly_spec(tmp_path)
     night = Nights.of(spec).night(date(0))
     (only,) = steps_of(spec, night)
-    prepare(night, [only])
+    freeze_specs(night, [only])
     return only
 
 
-def program(tmp_path: Path, body: str) -> Verbs:
+def program(tmp_path: Path, body: str) -> StepProcess:
     path = tmp_path / "program.py"
     path.write_text(SCRIPT.format(body=body))
-    return Verbs("ray://head", (sys.executable, str(path)))
+    return StepProcess("ray://head", (sys.executable, str(path)))
 
 
 def limits(seconds: float | None = None, tick=lambda: None) -> Limits:

@@ -14,7 +14,7 @@ from indexmem.cli import main
 from indexmem.commands.nightly import BUSY, run_night
 from indexmem.errors import UserError
 from indexmem.lease import Leases
-from indexmem.schedule.night import Nights
+from indexmem.nightly.night import Nights
 from indexmem.tracking.mlflow_store import open_store
 
 
