@@ -21,9 +21,11 @@ REPOSITORY = Path(__file__).parents[1]
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("indexmem.runtime.cluster", lambda *a, **k: pytest.fail("Ray was about to start"))
+    monkeypatch.setattr(
+        "indexmem.cluster.connection.ray_cluster", lambda *a, **k: pytest.fail("Ray was about to start")
+    )
     for verb in ("distill", "evaluate"):
-        starter = f"indexmem.commands.{verb}.cluster"
+        starter = f"indexmem.commands.{verb}.ray_cluster"
         monkeypatch.setattr(starter, lambda *a, **k: pytest.fail("Ray was about to start"))
     save_tiny_model(tmp_path / "model")
     (tmp_path / "text.txt").write_text(TEXT)

@@ -21,27 +21,30 @@ SPECS = sorted(set((REPOSITORY / "sweeps").rglob("*.yaml")) - {REPOSITORY / "swe
 ALLOWED = {
     "config": set(),
     "kernels": set(),
-    "models": {"config"},
+    "locks": set(),
+    "progress": set(),
+    "models": {"config", "locks"},
     "eviction": {"config", "models", "kernels"},
     "engine": {"config", "models", "eviction", "kernels"},
-    "distill": {"config", "models", "eviction", "progress", "kernels"},
-    "benchmarks": {"config", "models"},
+    "distill": {"config", "models", "eviction", "progress", "kernels", "locks"},
+    "benchmarks": {"config", "models", "locks"},
     "results": {"config"},
-    "tracking": {"config", "results"},
+    "tracking": {"config", "results", "locks"},
     "report": {"config", "results"},
-    "progress": set(),
-    "submit": {"config", "tracking"},
+    "cluster": {"config", "tracking"},
     "sweep": {
         *("config", "models", "eviction", "distill", "benchmarks", "evaluate", "results", "tracking", "progress"),
+        *("cluster", "locks"),
     },
-    "schedule": {"config", "evaluate", "results", "progress"},
-    "evaluate": {"config", "models", "eviction", "engine", "distill", "benchmarks", "results", "progress"},
+    "nightly": {"config", "results", "progress"},
+    "evaluate": {
+        *("config", "models", "eviction", "engine", "distill", "benchmarks", "results", "progress", "cluster", "locks"),
+    },
 }
 COMMAND_LINE = {"__main__.py", "cli", "cli.py", "commands"}  # nothing below imports it
 ONLY_IN = {
     "ray": {
-        "runtime.py",
-        "submit",
+        "cluster",
         "distill/train.py",
         "evaluate/crew.py",
         "progress/ray_metrics.py",

@@ -36,7 +36,7 @@ def run_pretraining(experiment: PretrainingSpec, *, dry_run: bool = False, addre
     if dry_run:
         return 0
     check_writable(run_root(experiment))
-    from indexmem.runtime import check_resources, cluster, wait_for_nodes
+    from indexmem.cluster.connection import check_resources, ray_cluster, wait_for_nodes
     from indexmem.tracking.mlflow_sink import MlflowSink
 
     sink = MlflowSink.open(experiment)
@@ -51,7 +51,7 @@ def run_pretraining(experiment: PretrainingSpec, *, dry_run: bool = False, addre
         def watch(history: Sequence[dict[str, Any]]) -> None:
             view(pretraining_status(config, history))
 
-        with view, cluster(address, cpus=None if address else config.workers * cpus):
+        with view, ray_cluster(address, cpus=None if address else config.workers * cpus):
             wait_for_nodes(config.workers, cpus, gpus, experiment.run.wait_for_nodes, say)
             check_resources(config.workers, cpus, gpus)
             stopped_by = train(experiment, run, watch)

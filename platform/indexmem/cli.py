@@ -166,8 +166,8 @@ def _nightly_status(arguments: Arguments) -> int:
 def _submit(arguments: Arguments) -> int:
     if arguments.command == "pretrain":
         return _pretrain_moved(arguments)
+    from indexmem.cluster.job import parse_variables
     from indexmem.commands.submit import Submission, submit_spec
-    from indexmem.submit.job import parse_variables
 
     how = Submission(
         address=arguments.address,

@@ -29,6 +29,7 @@ from fanout_load import PacedLoad, row_of
 from tiny_models import save_tiny_model
 from tiny_tokenizers import TEXT
 
+from indexmem.cluster.connection import ray_cluster
 from indexmem.config.load import validate
 from indexmem.config.schema import Experiment
 from indexmem.evaluate import fanout, grid
@@ -38,7 +39,6 @@ from indexmem.evaluate.grid import GridPlan
 from indexmem.results.parts import encoded
 from indexmem.results.schema import ROW_SCHEMA
 from indexmem.results.store import RowStore
-from indexmem.runtime import cluster
 
 PROVENANCE = {"git_commit": "c0ffee", "versions": {"python": "3", "torch": "2", "ray": "2"}, "host": "bench"}
 BUDGETS = 40  # for each method
@@ -226,7 +226,7 @@ def main() -> None:
         plan = measure_plan(experiment, results)
         results.add("memory of the driver, planned", psutil.Process().memory_info().rss / MiB, "MiB")
         few = first_cells(plan, options.cells, max(options.actors * 8, options.samples // 5))
-        with cluster(cpus=options.actors):
+        with ray_cluster(cpus=options.actors):
             measure_run("equal actors", experiment, plan, options.seconds, 0, results)
             measure_run("half at a third of the speed", experiment, few, options.seconds, options.actors // 2, results)
             small = first_cells(plan, 3, options.samples)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from indexmem.cluster.connection import workers_on
 from indexmem.evaluate.crew import Member, shares
 from indexmem.evaluate.work import PIECES, SMALLEST_PIECE, Backlog, Unit
-from indexmem.runtime import workers_on
 
 
 def masks(seed: int, samples: int, cells: dict[str, int], share: float) -> dict[str, np.ndarray]:

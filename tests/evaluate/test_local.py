@@ -9,7 +9,7 @@ from null_grid import PROVENANCE, NullEvaluator, null_assignment, null_plan, nul
 
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.local import evaluate_here
-from indexmem.lease import Leases
+from indexmem.locks.leases import Leases
 from indexmem.results.schema import OK
 
 

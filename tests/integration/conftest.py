@@ -7,14 +7,14 @@ import yaml
 from tiny_models import save_tiny_model
 from tiny_tokenizers import TEXT
 
+from indexmem.cluster.connection import ray_cluster
 from indexmem.config.load import load
-from indexmem.runtime import cluster
 
 
 @pytest.fixture(scope="session")
 def local_ray():
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with cluster(cpus=2):
+    with ray_cluster(cpus=2):
         yield
 
 

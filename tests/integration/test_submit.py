@@ -22,12 +22,12 @@ from ray.job_submission import JobStatus
 from waiting import wait_until
 
 from indexmem.cli import main
+from indexmem.cluster import job_server
+from indexmem.cluster.job import Job
+from indexmem.cluster.job_server import follow, job_exit_code
 from indexmem.config.load import load
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import plan
-from indexmem.submit import server
-from indexmem.submit.follow import exit_code, follow
-from indexmem.submit.job import Job
 from indexmem.tracking.provenance import provenance
 
 pytestmark = pytest.mark.ray
@@ -57,7 +57,7 @@ def takes_jobs(address: str) -> str:
 
     def first():
         try:
-            return server.submit(server.connect(address), Job("first", "true", {}), {}, "join")
+            return job_server.start_attempt(job_server.job_client(address), Job("first", "true", {}), {}, "join")
         except UserError:
             return None
 
@@ -67,7 +67,7 @@ def takes_jobs(address: str) -> str:
 
 @pytest.fixture
 def client(address):
-    return server.connect(address)
+    return job_server.job_client(address)
 
 
 def ended(client, submission: str) -> JobStatus:
@@ -143,7 +143,7 @@ def test_equal_jobs_run_once_and_ended_ones_again(client):
 
     def send(if_running):
         try:
-            attempts.append(server.submit(client, job, {}, if_running))
+            attempts.append(job_server.start_attempt(client, job, {}, if_running))
         except UserError as error:
             refusals.append(str(error))
 
@@ -157,49 +157,50 @@ def test_equal_jobs_run_once_and_ended_ones_again(client):
     send("refuse")
     assert refusals == ["probe-one-0123-1 is under way with the same spec. --if-running join follows it instead."]
     # Whose key merely begins like it is another job.
-    assert server.running(client, Job("probe-one", "true", {})) is None
+    assert job_server.attempt_under_way(client, Job("probe-one", "true", {})) is None
 
     wait_until(lambda: client.get_job_status("probe-one-0123-1") == JobStatus.RUNNING)
     client.stop_job("probe-one-0123-1")
     assert ended(client, "probe-one-0123-1") == JobStatus.STOPPED
-    assert exit_code(client.get_job_info("probe-one-0123-1")) == 1
-    again = server.submit(client, Job(job.key, "exit 3", {}), {}, "refuse")
-    assert again == server.Attempt("probe-one-0123-2", new=True)
+    assert job_exit_code(client.get_job_info("probe-one-0123-1")) == 1
+    again = job_server.start_attempt(client, Job(job.key, "exit 3", {}), {}, "refuse")
+    assert again == job_server.Attempt("probe-one-0123-2", new=True)
     assert ended(client, again.submission) == JobStatus.FAILED
-    assert exit_code(client.get_job_info(again.submission)) == 3
-    assert server.submit(client, Job(job.key, "true", {}), {}, "join").submission == "probe-one-0123-3"
+    assert job_exit_code(client.get_job_info(again.submission)) == 3
+    assert job_server.start_attempt(client, Job(job.key, "true", {}), {}, "join").submission == "probe-one-0123-3"
 
 
-def test_a_log_is_followed_to_its_end_even_when_the_stream_breaks(client, monkeypatch):
+def test_a_log_is_followed_to_its_end_even_when_the_server_is_away_for_a_moment(client, monkeypatch):
     job = Job("probe-log-0123", "for i in 1 2 3; do echo line $i; sleep 2; done; exit 1", {})
-    submission = server.submit(client, job, {}, "join").submission
-    stream, opened = client.tail_job_logs, []
+    submission = job_server.start_attempt(client, job, {}, "join").submission
+    look, looks = client.get_job_logs, []
 
-    async def breaks(name):
-        opened.append(name)
-        async for text in stream(name):
-            yield text
-            if len(opened) == 1:
-                raise RuntimeError("the proxy had enough")
+    def breaks(name):
+        looks.append(name)
+        if len(looks) == 2:
+            raise RuntimeError("the proxy had enough")
+        return look(name)
 
-    monkeypatch.setattr(client, "tail_job_logs", breaks)
+    monkeypatch.setattr(client, "get_job_logs", breaks)
     written = []
     details = follow(client, submission, written.append)
-    assert exit_code(details) == 1
-    assert "".join(written) == client.get_job_logs(submission)
-    assert len(opened) > 1
+    assert job_exit_code(details) == 1
+    assert "".join(written) == look(submission)
+    assert len([text for text in written if text]) > 1, "it comes while the job runs"
 
 
 WATCH = """
 import signal, sys
-from indexmem.commands.submit import watch
+from indexmem.commands.submit import follow_job
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in a background of a shell
-sys.exit(watch(sys.argv[1], sys.argv[2]))
+sys.exit(follow_job(sys.argv[1], sys.argv[2]))
 """
 
 
 def test_ctrl_c_while_following_leaves_the_job_alone_and_says_so(client, address):
-    submission = server.submit(client, Job("probe-int-0123", "echo begun; sleep 600", {}), {}, "join").submission
+    submission = job_server.start_attempt(
+        client, Job("probe-int-0123", "echo begun; sleep 600", {}), {}, "join"
+    ).submission
     environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
     watcher = subprocess.Popen(
         [sys.executable, "-c", WATCH, address, submission],

@@ -94,7 +94,7 @@ def ended(sweep: Sweep) -> int:
 @pytest.fixture
 def connected(local_ray, monkeypatch):
     """Commands of this process run on the Ray that it is connected to."""
-    monkeypatch.setattr("indexmem.commands.sweep.cluster", lambda address: nullcontext())
+    monkeypatch.setattr("indexmem.commands.sweep.ray_cluster", lambda address: nullcontext())
 
 
 @pytest.mark.usefixtures("connected")
@@ -118,7 +118,7 @@ def test_a_driver_whose_sweep_was_taken_over_stops(spec_file, capsys, monkeypatc
     def lost(leases):
         raise UserError("taken over")
 
-    monkeypatch.setattr("indexmem.lease.Leases.check", lost)
+    monkeypatch.setattr("indexmem.locks.leases.Leases.check", lost)
     overrides = ["grid.methods=[knorm]", "grid.ratios=[0.5]", "sweep.axes.eviction.sinks=[2, 8]"]
     assert main(["sweep", str(spec_file), *overrides, "sweep.objectives=[score]"]) == 2
     assert "taken over" in capsys.readouterr().err

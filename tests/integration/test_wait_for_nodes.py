@@ -15,7 +15,7 @@ pytestmark = pytest.mark.ray
 DRIVER = """
 import sys
 from indexmem.errors import UserError
-from indexmem.runtime import check_resources, cluster, wait_for_nodes
+from indexmem.cluster.connection import check_resources, ray_cluster, wait_for_nodes
 
 def attempt(workers, cpus, seconds):
     wait_for_nodes(workers, cpus, 0, seconds, print)
@@ -25,7 +25,7 @@ def attempt(workers, cpus, seconds):
     except UserError as error:
         print(f"{workers} x {cpus}: {error}")
 
-with cluster(sys.argv[1]):
+with ray_cluster(sys.argv[1]):
     attempt(1, 2, 0)
     attempt(1, 2, 60)
     attempt(1, 2, 60)

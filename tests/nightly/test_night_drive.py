@@ -12,7 +12,7 @@ from night_rows import date, nightly_spec
 
 from indexmem.config.nightly import NightBudget, NightlySpec, SuiteConfig
 from indexmem.errors import UserError
-from indexmem.lease import Leases
+from indexmem.locks.leases import Leases
 from indexmem.nightly.drive import Drive, StepClock, describe, to_do
 from indexmem.nightly.night import NightRecord, Nights, StepRecord
 from indexmem.nightly.process import SOME_FAILED, Limits, StepProcess, last_lines

@@ -13,7 +13,7 @@ from night_rows import date, fill, nightly_spec, right
 from indexmem.cli import main
 from indexmem.commands.nightly import BUSY, run_night
 from indexmem.errors import UserError
-from indexmem.lease import Leases
+from indexmem.locks.leases import Leases
 from indexmem.nightly.night import Nights
 from indexmem.tracking.mlflow_store import open_store
 

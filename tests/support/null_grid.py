@@ -123,15 +123,15 @@ class NullLoad:
 
 
 def main(root: str, address: str, seconds: str, *overrides: str) -> int:
+    from indexmem.cluster.connection import ray_cluster
     from indexmem.evaluate.fanout import evaluate_on_ray
     from indexmem.progress.view import LogLines, say
-    from indexmem.runtime import cluster
 
     spec = null_spec(Path(root), *overrides)
     load = NullLoad(float(seconds), str(Path(root) / "calm"))
     meter = LogLines(say, 1.0)
     try:
-        with cluster(None if address == "local" else address, cpus=2):
+        with ray_cluster(None if address == "local" else address, cpus=2):
             progress = evaluate_on_ray(spec, null_plan(spec), PROVENANCE, lambda now: meter(now.status()), load)
     except KeyboardInterrupt:
         return 130

@@ -82,10 +82,10 @@ class RaySuite:
     address: str | None = None
 
     def __call__(self, step: NightStep, limits: Limits) -> int:
+        from indexmem.cluster.connection import ray_cluster
         from indexmem.evaluate.fanout import evaluate_on_ray
-        from indexmem.runtime import cluster
 
-        with cluster(self.address) if self.address else nullcontext():
+        with ray_cluster(self.address) if self.address else nullcontext():
             plan = null_plan(step.experiment)
             progress = evaluate_on_ray(step.experiment, plan, PROVENANCE, lambda now: limits.tick(), self.load)
         return SOME_FAILED if progress.failed else 0

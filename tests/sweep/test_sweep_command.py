@@ -10,7 +10,7 @@ from tiny_tokenizers import TEXT
 from indexmem.cli import main
 from indexmem.config.load import load
 from indexmem.config.spec import flatten
-from indexmem.lease import Leases
+from indexmem.locks.leases import Leases
 from indexmem.results.sweeps import COMPLETE, Trial
 from indexmem.sweep.plan import plan_sweep
 
@@ -19,7 +19,7 @@ TUNE = sorted((Path(__file__).parents[2] / "sweeps" / "tune").glob("*.yaml"))
 
 @pytest.fixture
 def spec_path(tmp_path, monkeypatch):
-    monkeypatch.setattr("indexmem.commands.sweep.cluster", lambda *a, **k: pytest.fail("Ray was about to start"))
+    monkeypatch.setattr("indexmem.commands.sweep.ray_cluster", lambda *a, **k: pytest.fail("Ray was about to start"))
     save_tiny_model(tmp_path / "model")
     (tmp_path / "text.txt").write_text(TEXT)
     spec = {
@@ -84,7 +84,7 @@ def test_a_second_driver_is_told_who_is_at_work(spec_path, capsys, tmp_path):
     with Leases(tmp_path / "runs" / "leases") as leases:
         leases.claim({f"sweep-{plan.sweep.id}"})
         assert main(["sweep", str(spec_path)]) == 2
-    assert "runs this sweep. Wait for it, or end it" in capsys.readouterr().err
+    assert "does this already" in capsys.readouterr().err
 
 
 def test_sync_publishes_what_is_stored(spec_path, capsys):

@@ -10,7 +10,7 @@ from indexmem.distill.history import History
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.eviction.indexer import IndexerStack
-from indexmem.lease import Leases
+from indexmem.locks.leases import Leases
 from indexmem.results.store import RowStore
 from indexmem.sweep.trial import InProcess, Outcome, evaluates, perform, trains
 
@@ -141,7 +141,7 @@ def test_cells_that_were_taken_over_are_left_alone_and_claimed_anew(spec, monkey
 
 
 def test_a_training_that_was_taken_over_ends_with_the_reason(spec, monkeypatch):
-    taken_over(monkeypatch, "indexmem.sweep.trial.Leases")
+    taken_over(monkeypatch, "indexmem.locks.leases.Leases")
     with pytest.raises(UserError, match="was taken over while this run was working or stood still"):
         record(spec)
     assert not DistillRun.of(spec).finished

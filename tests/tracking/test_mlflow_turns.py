@@ -14,9 +14,9 @@ from mlflow_reading import all_runs, points, rows, sink, spec
 
 from indexmem.config.schema import Experiment
 from indexmem.config.sweep import Objective
-from indexmem.lease import Leases
+from indexmem.locks import leases
+from indexmem.locks.leases import Leases
 from indexmem.results.sweeps import COMPLETE, Sweep, Trial
-from indexmem.tracking import mlflow_sink
 from indexmem.tracking.grid_runs import CELL_TAG
 from indexmem.tracking.mlflow_runs import Runs
 
@@ -34,7 +34,7 @@ def slow_creation(monkeypatch: pytest.MonkeyPatch) -> None:
         return create(self, *args)
 
     monkeypatch.setattr(Runs, "create", slow)
-    monkeypatch.setattr(mlflow_sink, "TURN_SECONDS", 0.02)
+    monkeypatch.setattr(leases, "WAIT_SECONDS", 0.02)
 
 
 def at_once(publish: Any) -> list[str | None]:

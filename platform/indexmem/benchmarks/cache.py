@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
-from indexmem.models.staging import exclusive, publish, say, scratch
+from indexmem.locks.building import announce, exclusive, publish, scratch
 
 LAYOUT = sorted(field.name for field in fields(Sample))
 UNREADABLE = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError)
@@ -48,7 +48,7 @@ class SampleCache:
         missing = [benchmark for benchmark in benchmarks if found[benchmark.name] is None]
         processes = min(len(missing), os.cpu_count() or 1)
         if processes > 1 and len(missing) * count * build.length >= LARGE_BUILD:
-            say(f"making {count} samples of each of {len(missing)} benchmarks, in {processes} processes")
+            announce(f"making {count} samples of each of {len(missing)} benchmarks, in {processes} processes")
             # spawn: a fork would inherit the tokenizer's threads in whatever state they are
             with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
                 for made in [pool.submit(_make, paths[b.name], b, count, build) for b in missing]:
@@ -73,7 +73,9 @@ def _make(path: Path, benchmark: Benchmark, count: int, build: BuildContext) -> 
             try:
                 _write(path, found, count)
             except OSError as error:
-                say(f"the samples of {benchmark.name} are not kept for later runs: {error.strerror} ({path.parent})")
+                announce(
+                    f"the samples of {benchmark.name} are not kept for later runs: {error.strerror} ({path.parent})"
+                )
         return found
 
 
@@ -84,7 +86,7 @@ def _with_progress(benchmark: Benchmark, count: int, build: BuildContext) -> Ite
         yield sample
         if time.monotonic() - told > PROGRESS_SECONDS:
             told = time.monotonic()
-            say(f"{benchmark.name}: {made} of {count} samples made")
+            announce(f"{benchmark.name}: {made} of {count} samples made")
 
 
 def _read(path: Path, count: int) -> tuple[Sample, ...] | None:
@@ -98,7 +100,7 @@ def _read(path: Path, count: int) -> tuple[Sample, ...] | None:
     except FileNotFoundError:
         return None
     except UNREADABLE as error:
-        say(f"{path.name} cannot be read ({type(error).__name__}); its samples are made again")
+        announce(f"{path.name} cannot be read ({type(error).__name__}); its samples are made again")
         return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from signal import Signals
 
+from indexmem.cluster.connection import check_resources, ray_cluster, wait_for_nodes
 from indexmem.commands.training import (
     TrainingWatch,
     describe_losses,
@@ -26,7 +27,6 @@ from indexmem.models.prompt import encode
 from indexmem.models.rereading import LEAD_IN, most_read_again
 from indexmem.models.shipped import checkpoint_folder
 from indexmem.progress.view import ProgressView, say
-from indexmem.runtime import check_resources, cluster, wait_for_nodes
 from indexmem.tracking.mlflow_sink import MlflowSink
 
 
@@ -50,7 +50,7 @@ def distill_spec(experiment: Experiment, *, dry_run: bool = False, address: str 
         from indexmem.distill.train import train
 
         view = ProgressView.open(f"{experiment.name} training")
-        with view, cluster(address, cpus=None if address else config.workers):
+        with view, ray_cluster(address, cpus=None if address else config.workers):
             gpus = 1 if config.use_gpu else 0
             workers = config.min_workers or config.workers
             wait_for_nodes(workers, 1, gpus, experiment.run.wait_for_nodes, say)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from signal import Signals
 
+from indexmem.cluster.connection import ray_cluster, wait_for_nodes
 from indexmem.commands.grid_results import NOT_RANKED, mirror_grid, print_scores, write_grid_report
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
@@ -13,7 +14,6 @@ from indexmem.eviction.footprint import Footprint
 from indexmem.eviction.methods.simple import FullCache
 from indexmem.files import check_writable
 from indexmem.progress.view import ProgressView, say
-from indexmem.runtime import cluster, wait_for_nodes
 from indexmem.tracking.links import grid_links
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.tracking.mlflow_store import public
@@ -36,7 +36,7 @@ def evaluate_spec(experiment: Experiment, *, dry_run: bool = False, address: str
 
         config = experiment.grid
         view = ProgressView.open(f"{experiment.name} grid")
-        with view, cluster(address):
+        with view, ray_cluster(address):
             wait_for_nodes(1, config.cpus_per_actor, config.gpus_per_actor, experiment.run.wait_for_nodes, say)
             progress = evaluate_on_ray(experiment, grid, provenance(), lambda progress: view.watch(progress.status))
         if progress.stopped_by is not None:

@@ -1,4 +1,4 @@
-"""`indexmem nightly run`: one night from lock to verdict. Started twice, it does nothing twice."""
+"""`indexmem nightly run`: one night from its lease to its verdict. Started twice, it does nothing twice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from signal import Signals
 from indexmem.config.nightly import NightlySpec
 from indexmem.errors import UserError
 from indexmem.files import check_writable, write_whole
-from indexmem.lease import Leases
+from indexmem.locks.leases import Leases, WorkTaken, hold
 from indexmem.nightly.drive import Drive, to_do
 from indexmem.nightly.judge import judge
 from indexmem.nightly.night import Night, Nights
@@ -49,16 +49,30 @@ def run_night(
         _describe(spec, nights, night, steps)
         return 0
     check_writable(nights.folder)
-    with StopSignals() as stop, Leases(nights.leases) as leases:
-        mine, held = leases.claim({spec.name})
-        if not mine:
-            say(f"{spec.name}: {held[0].owner} works on these nights ({held[0].path}). Nothing was done.")
-            return BUSY
+    try:
+        with hold(nights.leases, spec.name) as leases:
+            return _run(spec, nights, night, steps, leases, execute or StepProcess(address), check=execute is None)
+    except WorkTaken as taken:
+        say(f"{spec.name}: {taken.lease.owner} works on these nights ({taken.lease.path}). Nothing was done.")
+        return BUSY
+
+
+def _run(
+    spec: NightlySpec,
+    nights: Nights,
+    night: Night,
+    steps: Sequence[NightStep],
+    leases: Leases,
+    execute: Execute,
+    *,
+    check: bool,
+) -> int:
+    with StopSignals() as stop:
         work = to_do(night.record(), steps)
         if work:
             night.verdict_file.unlink(missing_ok=True)
-            _begin(night, steps, check=execute is None)
-            Drive(night, spec.budget, execute or StepProcess(address), stop, leases.check, say).run(steps)
+            _begin(night, steps, check=check)
+            Drive(night, spec.budget, execute, stop, leases.check, say).run(steps)
         if stop.received is not None:
             say(f"Stopped by {Signals(stop.received).name}. The same command goes on from here.")
             return 128 + stop.received

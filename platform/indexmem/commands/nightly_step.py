@@ -14,10 +14,9 @@ import time
 from pathlib import Path
 
 from indexmem.cli import main
-from indexmem.lease import Leases
+from indexmem.locks.leases import hold
 from indexmem.nightly.process import SOME_FAILED
 
-WAIT_SECONDS = 0.5
 STOP_SECONDS = 60.0  # to end after SIGTERM
 
 
@@ -32,9 +31,7 @@ def end_with_parent() -> None:
 
 def run_alone(arguments: list[str]) -> int:
     """Run the verb once no other process runs one on the same spec. Returns its exit code, with SOME_FAILED for 1."""
-    with Leases(Path(arguments[1]).parent / "leases") as leases:
-        while not leases.claim({"step"})[0]:
-            time.sleep(WAIT_SECONDS)
+    with hold(Path(arguments[1]).parent / "leases", "step", wait=lambda lease: None):
         code = main(arguments)
     return SOME_FAILED if code == 1 else code
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from indexmem.cluster.job import PACKAGE, Job, environment, job_of
+from indexmem.cluster.upload import Upload, check_size, plan_upload
 from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
 from indexmem.progress.view import say
-from indexmem.submit.job import PACKAGE, Job, describe, environment
-from indexmem.submit.upload import Upload, check_size, plan_upload
 from indexmem.tracking.run_tags import DASHBOARD_VARIABLE
 
 
@@ -38,41 +38,44 @@ def submit_spec(verb: str, experiment: Experiment, how: Submission) -> int:
     With `follow` the exit code is that of the job. Raises UserError for what can be known to be wrong with the spec
     before anything is sent.
     """
-    check(verb, experiment)
+    check_submitted(verb, experiment)
     upload = plan_upload(experiment, send_files=how.send_files)
     size = check_size([*upload.files.values(), *([PACKAGE] if how.send_code else [])])
-    job = describe(verb, upload)
+    job = job_of(verb, upload)
     if how.dry_run:
         _say_plan(job, upload, size, environment(Path("."), how.variables, **_brought(how)))
         return 0
 
-    from indexmem.submit import server
+    from indexmem.cluster import job_server
 
-    client = server.connect(how.address)
+    client = job_server.job_client(how.address)
     with tempfile.TemporaryDirectory(prefix="indexmem-") as folder:
         upload.write(Path(folder))
         variables = {DASHBOARD_VARIABLE: client.get_address(), **how.variables}
-        attempt = server.submit(client, job, environment(Path(folder), variables, **_brought(how)), how.if_running)
+        attempt = job_server.start_attempt(
+            client, job, environment(Path(folder), variables, **_brought(how)), how.if_running
+        )
     print(attempt.submission, flush=True)
     _say_where(attempt.submission, attempt.new, client.get_address(), verb, experiment, how)
-    return watch(how.address, attempt.submission) if how.follow else 0
+    return follow_job(how.address, attempt.submission) if how.follow else 0
 
 
-def watch(address: str | None, submission: str) -> int:
+def follow_job(address: str | None, submission: str) -> int:
     """Print a job's log until it ends; returns its exit code. Ctrl-C ends the watching, not the job."""
-    from indexmem.submit import server
-    from indexmem.submit.follow import exit_code, follow
+    from indexmem.cluster import job_server
 
     try:
-        details = follow(server.connect(address), submission, lambda text: print(text, end="", flush=True))
+        details = job_server.follow(
+            job_server.job_client(address), submission, lambda text: print(text, end="", flush=True)
+        )
     except KeyboardInterrupt:
         say(f"\n{submission} goes on without this terminal. The same command follows it again.")
         return 130
     say(f"{submission}: {str(details.status).lower()}")
-    return exit_code(details)
+    return job_server.job_exit_code(details)
 
 
-def check(verb: str, experiment: Experiment) -> None:
+def check_submitted(verb: str, experiment: Experiment) -> None:
     """Raises UserError for methods and benchmarks that do not exist. The model need not be on this machine."""
     if verb == "sweep":
         from indexmem.sweep.space import Space

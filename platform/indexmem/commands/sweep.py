@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from indexmem.cluster.connection import ray_cluster, wait_for_nodes, workers_on
 from indexmem.commands.distill import check_distill
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.errors import UserError
 from indexmem.files import check_writable
-from indexmem.lease import Leases
+from indexmem.locks.leases import hold
 from indexmem.progress.view import ProgressView, say
 from indexmem.results.sweeps import FAILED, Sweep, Trial
-from indexmem.runtime import cluster, wait_for_nodes, workers_on
 from indexmem.sweep.ledger import Ledger
 from indexmem.sweep.picture import write_sweep_report
 from indexmem.sweep.plan import SweepPlan, plan_sweep
@@ -47,7 +46,7 @@ def sweep_spec(experiment: Experiment, *, dry_run: bool = False, address: str | 
         return 0
     check_writable(run_root(experiment))
     origin = provenance()
-    with _alone(plan) as leases:
+    with hold(run_root(experiment) / "leases", f"sweep-{plan.sweep.id}") as leases:
         ledger = Ledger(plan.folder, plan.sweep, make_proposer(plan.space), origin["git_commit"])
         if ledger.left or ledger.sweep.unreported:
             _run(plan, ledger, origin, address, leases.check)
@@ -109,7 +108,7 @@ def _run(
             sink.publish_sweep(experiment, sweep, last=False)
             published = time.monotonic()
 
-    with view, cluster(address):
+    with view, ray_cluster(address):
         wait_for_nodes(plan.workers, size.cpus, size.gpus, experiment.run.wait_for_nodes, say)
         if ledger.left:
             run_sweep(plan, ledger, origin, watch)
@@ -157,13 +156,3 @@ def _axis_text(axis: Any) -> str:
     if isinstance(axis, list):
         return ", ".join(map(str, axis))
     return f"{axis['low']} to {axis['high']}" + (", logarithmic" if axis["log"] else "")
-
-
-@contextmanager
-def _alone(plan: SweepPlan) -> Iterator[Leases]:
-    """One driver a sweep: its lease. Raises UserError that names the other one."""
-    with Leases(run_root(plan.space.experiment) / "leases") as leases:
-        mine, held = leases.claim({f"sweep-{plan.sweep.id}"})
-        if not mine:
-            raise UserError(f"{held[0].owner} runs this sweep. Wait for it, or end it and start this command again.")
-        yield leases

@@ -25,7 +25,7 @@ import pyarrow as pa
 from indexmem.config.spec import cache_folder, content_hash
 from indexmem.config.text import TextConfig
 from indexmem.errors import UserError
-from indexmem.models.staging import exclusive, publish, scratch
+from indexmem.locks.building import exclusive, publish, scratch
 from indexmem.models.texts import fingerprint, read_documents, source
 
 LAYOUT = 1  # of the copy; raise when the same files give other documents

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import ray
 
+from indexmem.cluster.connection import room
 from indexmem.config.schema import GridConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.work import Assignment, Unit
 from indexmem.evaluate.worker import Load, UnitOutcome, Worker
-from indexmem.runtime import room
 
 CHECK_SECONDS = 3.0  # between looks at the cluster's size
 LOAD_ATTEMPTS = 3  # actors in a row that may die while loading before the run gives up

@@ -18,7 +18,7 @@ from indexmem.evaluate.grid import GridPlan
 from indexmem.evaluate.progress import PartialScores, Progress
 from indexmem.evaluate.work import Assignment, Mask, Unit, packed_samples
 from indexmem.evaluate.worker import UnitOutcome
-from indexmem.lease import Lease, Leases
+from indexmem.locks.leases import Lease, Leases
 from indexmem.signals import StopSignals
 
 WAIT_SECONDS = 1.0  # between looks at another driver's leases

@@ -20,7 +20,7 @@ from indexmem.evaluate.progress import Progress
 from indexmem.evaluate.rows import failed_rows
 from indexmem.evaluate.work import Assignment, Backlog, Mask
 from indexmem.evaluate.worker import Digest, Load, load_evaluator
-from indexmem.lease import Leases
+from indexmem.locks.leases import Leases
 from indexmem.progress.ray_metrics import counter, gauge, histogram
 from indexmem.signals import StopSignals
 

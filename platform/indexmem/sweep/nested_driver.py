@@ -9,17 +9,17 @@ import os
 import sys
 import threading
 
+from indexmem.cluster.connection import ray_cluster
 from indexmem.config.schema import Experiment
 from indexmem.distill.runs import DistillRun
 from indexmem.distill.train import train
-from indexmem.runtime import cluster
 
 
 def main(address: str) -> int:
     """Train the spec to its end and publish the run; returns the number of the signal that ended it early, else 0."""
     spec = Experiment.model_validate_json(sys.stdin.readline())
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    with cluster(address):
+    with ray_cluster(address):
         return train(spec, DistillRun.of(spec), lambda rows: None) or 0
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
@@ -13,13 +11,11 @@ from indexmem.config.schema import Experiment, ModelConfig
 from indexmem.config.spec import run_root
 from indexmem.distill.runs import DistillRun
 from indexmem.eviction.methods.registry import needs_training
-from indexmem.lease import Leases
+from indexmem.locks.leases import hold
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.sweep.evaluation import evaluated_rows
 from indexmem.sweep.metrics import MEASURES, grid_metrics
 from indexmem.sweep.training import Report, SpanReporter, train_here
-
-WAIT_SECONDS = 1.0  # between looks at a training that somebody else does
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,8 @@ def perform(spec: Experiment, place: Place, provenance: Mapping[str, Any], repor
     """
     run = DistillRun.of(spec) if trains(spec) else None
     if run is not None:
-        with _alone(spec, f"distill-{run.id}") as leases:
+        # Trials that differ only in how they evict share a training: one does it, the others wait and find it done.
+        with hold(run_root(spec) / "leases", f"distill-{run.id}", wait=lambda lease: None) as leases:
 
             def report_ours(distill_id: str, row: Mapping[str, float]) -> None:
                 leases.check()
@@ -88,15 +85,3 @@ def evaluates(spec: Experiment) -> bool:
 def _backbone(model: ModelConfig) -> Backbone:
     """Frozen, so that trials can share it; a process runs one trial after the other."""
     return load_backbone(model)
-
-
-@contextmanager
-def _alone(spec: Experiment, work: str) -> Iterator[Leases]:
-    """Trials that differ in how they evict alone share a training: one does it, the others wait and find it done.
-
-    Gives the lease, which may be lost while this process stands still.
-    """
-    with Leases(run_root(spec) / "leases") as leases:
-        while not leases.claim({work})[0]:
-            time.sleep(WAIT_SECONDS)
-        yield leases

@@ -19,12 +19,12 @@ import torch
 from ray import tune
 from ray.tune.search import Searcher
 
+from indexmem.cluster.connection import room
 from indexmem.config.load import with_settings
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import as_said
 from indexmem.errors import UserError
 from indexmem.results.sweeps import RUNNING, Sweep
-from indexmem.runtime import room
 from indexmem.sweep.asha import make_scheduler
 from indexmem.sweep.ledger import Ledger
 from indexmem.sweep.nested import OnWorkers, evaluation_task

@@ -12,7 +12,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.errors import UserError
-from indexmem.lease import Leases
+from indexmem.locks.leases import Lease, Leases, WorkTaken, hold
 from indexmem.results.summary import summarise
 from indexmem.results.sweeps import Sweep
 from indexmem.tracking import distill_runs, grid_runs, sweep_runs
@@ -31,12 +31,11 @@ from indexmem.tracking.mlflow_runs import NOTE_TAG, Runs
 from indexmem.tracking.mlflow_store import open_store, public, sqlite_uri
 
 PAUSE_SECONDS = 300.0  # after a failure a training run does not wait for the server again before this
-TURN_SECONDS = 0.5  # between looks at another publisher's lease
 NIGHT_TAG = "indexmem.night"
 
 
-class Busy(Exception):
-    """Another process publishes the same just now."""
+class Paused(Exception):
+    """MLflow failed a moment ago; who does not wait for it does not ask again yet."""
 
 
 class MlflowSink:
@@ -171,7 +170,7 @@ class MlflowSink:
     def _mirroring(self) -> Iterator[None]:
         try:
             yield
-        except Busy:
+        except (Paused, WorkTaken):
             pass  # the next call sends what this one leaves
         except Exception as error:  # whatever goes wrong in the mirror, the results are on disk
             self._paused_until = time.monotonic() + PAUSE_SECONDS
@@ -183,23 +182,16 @@ class MlflowSink:
                 stacklevel=4,
             )
 
-    @contextmanager
-    def _turn(self, identity: str, *, wait: bool = True) -> Iterator[None]:
+    def _turn(self, identity: str, *, wait: bool = True) -> AbstractContextManager[Leases]:
         """Publish what has this identity, which no other process of the run root does at the same time.
 
-        With `wait`, after whoever does it now, who is named in a warning. Else raises Busy, also for a few minutes
-        after a failure.
+        With `wait`, after whoever does it now, who is named in a warning. Else raises WorkTaken, and Paused for a few
+        minutes after a failure.
         """
         if not wait and time.monotonic() < self._paused_until:
-            raise Busy
-        with Leases(self._leases) as leases:
-            name = {f"mlflow-{identity}"}
-            mine, held = leases.claim(name)
-            if not mine and not wait:
-                raise Busy
-            if not mine:
-                warnings.warn(f"{held[0].owner} publishes the same to MLflow; waiting.", RuntimeWarning, stacklevel=4)
-            while not mine:
-                time.sleep(TURN_SECONDS)
-                mine, _ = leases.claim(name)
-            yield
+            raise Paused
+        return hold(self._leases, f"mlflow-{identity}", _tell_who_publishes if wait else None)
+
+
+def _tell_who_publishes(lease: Lease) -> None:
+    warnings.warn(f"{lease.owner} publishes the same to MLflow; waiting.", RuntimeWarning, stacklevel=2)

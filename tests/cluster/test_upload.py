@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from indexmem.cluster.job import job_of
+from indexmem.cluster.upload import check_size, plan_upload
 from indexmem.config.load import load
 from indexmem.errors import UserError
-from indexmem.submit.job import describe
-from indexmem.submit.upload import check_size, plan_upload
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_files_can_stay_where_the_nodes_have_them(folder):
 
 def test_equal_work_has_one_name_from_any_folder_and_changed_work_another(folder, tmp_path_factory, monkeypatch):
     def key(verb="eval", *overrides):
-        return describe(verb, plan_upload(load("child.yaml", overrides), send_files=True)).key
+        return job_of(verb, plan_upload(load("child.yaml", overrides), send_files=True)).key
 
     first = key()
     assert first.startswith("eval-far-")

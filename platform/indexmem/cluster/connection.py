@@ -17,7 +17,7 @@ NODE_NOTE_SECONDS = 15.0  # between notes while waiting for nodes
 
 
 @contextmanager
-def cluster(address: str | None = None, cpus: int | None = None) -> Iterator[None]:
+def ray_cluster(address: str | None = None, cpus: int | None = None) -> Iterator[None]:
     """Connect to Ray for the duration of a job.
 
     The address is the argument, else RAY_ADDRESS (set inside `ray job submit`), else a private cluster on this machine.

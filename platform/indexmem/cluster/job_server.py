@@ -1,15 +1,22 @@
-"""Ray's job server: every attempt at a job is there once, whoever submits it and however often."""
+"""Ray's job server: starts a job once, whoever submits it and however often, and follows its log."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ray.job_submission import JobDetails, JobSubmissionClient
+import aiohttp
+from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
+from indexmem.cluster.job import Job
 from indexmem.errors import UserError
-from indexmem.submit.job import Job
+
+LOOK_SECONDS = 1.0  # between looks at a job's log
+LOST_SECONDS = 60.0  # without an answer from the job server, before giving up
+UNANSWERED = (aiohttp.ClientError, RuntimeError, OSError)
 
 
 @dataclass(frozen=True)
@@ -18,7 +25,7 @@ class Attempt:
     new: bool  # False: it was under way already
 
 
-def connect(address: str | None) -> JobSubmissionClient:
+def job_client(address: str | None) -> JobSubmissionClient:
     """Client of the job server at `address`, else RAY_API_SERVER_ADDRESS, else RAY_ADDRESS, else port 8265 here.
 
     Raises UserError when nothing answers there, or when it wants a token.
@@ -33,7 +40,7 @@ def connect(address: str | None) -> JobSubmissionClient:
         ) from None
 
 
-def submit(
+def start_attempt(
     client: JobSubmissionClient, job: Job, environment: Mapping[str, Any], if_running: Literal["join", "refuse"]
 ) -> Attempt:
     """Start an attempt at the job, unless one is under way.
@@ -55,7 +62,7 @@ def submit(
             )
             return Attempt(submission, new=True)
         except RuntimeError as error:
-            current = running(client, job)
+            current = attempt_under_way(client, job)
             if current is None:
                 raise UserError(f"The job server did not take the job: {_first_line(error)}") from None
     if if_running == "refuse":
@@ -63,9 +70,42 @@ def submit(
     return Attempt(current, new=False)
 
 
-def running(client: JobSubmissionClient, job: Job) -> str | None:
+def attempt_under_way(client: JobSubmissionClient, job: Job) -> str | None:
     """Id of the attempt that has not ended."""
     return _under_way(_attempts(client, job))
+
+
+def follow(client: JobSubmissionClient, submission: str, write: Callable[[str], None]) -> JobDetails:
+    """Write a job's log while it grows; returns how the job ended.
+
+    Raises UserError when the job server no longer answers; the job itself may go on.
+    """
+    written = 0
+    heard = time.monotonic()
+    while True:
+        try:
+            details = client.get_job_info(submission)  # before the log, which is then complete if the job has ended
+            heard = time.monotonic()
+            with suppress(*UNANSWERED):  # a log is gone with the node that held it
+                log = client.get_job_logs(submission)
+                write(log[written:])
+                written = max(written, len(log))
+            if details.status.is_terminal():
+                return details
+        except UNANSWERED as error:
+            if time.monotonic() - heard > LOST_SECONDS:
+                raise UserError(
+                    f"The job server no longer answers; how {submission} ended is not known. {error}"
+                ) from None
+        time.sleep(LOOK_SECONDS)
+
+
+def job_exit_code(details: JobDetails) -> int:
+    """That of the job's own command; 1 where there is none, as for a stopped job."""
+    if details.status == JobStatus.SUCCEEDED:
+        return 0
+    code = details.driver_exit_code or 1
+    return code if 0 < code < 256 else 1  # negative: a signal
 
 
 def _under_way(attempts: Mapping[int, JobDetails]) -> str | None:

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from packaging.requirements import Requirement
 
 import indexmem
+from indexmem.cluster.upload import SPEC, Upload
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
-from indexmem.submit.upload import SPEC, Upload
 from indexmem.tracking.provenance import COMMIT_VARIABLE, provenance
 
 PACKAGE = Path(indexmem.__file__).parent
@@ -30,7 +30,7 @@ class Job:
     metadata: Mapping[str, str]
 
 
-def describe(verb: str, upload: Upload) -> Job:
+def job_of(verb: str, upload: Upload) -> Job:
     """The job that does `verb` with the uploaded spec."""
     name = upload.spec["name"]
     key = f"{verb}-{name}-{content_hash([verb, upload.spec], 12)}"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def say(message: str) -> None:
+def announce(message: str) -> None:
     """One progress line on stderr, so that stdout stays free for results."""
     print(f"indexmem: {message}", file=sys.stderr, flush=True)
 
@@ -29,7 +29,7 @@ def exclusive(target: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waiting for another process that prepares {target.name}")
+            announce(f"waiting for another process that prepares {target.name}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -7,9 +7,9 @@ import pytest
 from packaging.requirements import Requirement
 
 import indexmem
+from indexmem.cluster import job
+from indexmem.cluster.job import dependencies, environment, parse_variables
 from indexmem.errors import UserError
-from indexmem.submit import job
-from indexmem.submit.job import dependencies, environment, parse_variables
 
 
 def test_code_that_travels_names_its_commit_and_installed_code_names_its_own(monkeypatch):

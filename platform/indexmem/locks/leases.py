@@ -1,4 +1,4 @@
-"""Who works on what: lease files, so that two drivers on one store never compute or publish the same.
+"""Who works on what: lease files, so that two processes on one store never compute or publish the same.
 
 Each driver writes one file that lists its cells and touches it every few seconds; an untouched file is void. No locks:
 files are created under names of their own and listed afterwards, which works on network file systems too.
@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +24,7 @@ from indexmem.files import write_whole
 
 HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 90.0  # without a heartbeat: well above what network file systems cache attributes for
+WAIT_SECONDS = 0.5  # between looks at another holder's lease
 SETTLE_SECONDS = 0.5  # at most this long before a second try, when two drivers claimed at the same moment
 
 
@@ -50,6 +51,34 @@ class Lease:
         except OSError:
             return False
         return False
+
+
+class WorkTaken(UserError):
+    """Another process does this work. `lease` is its claim."""
+
+    def __init__(self, lease: Lease) -> None:
+        super().__init__(
+            f"{lease.owner} does this already ({lease.path}). Wait for it, or end it and start this command again."
+        )
+        self.lease = lease
+
+
+@contextlib.contextmanager
+def hold(folder: Path, work: str, wait: Callable[[Lease], None] | None = None) -> Iterator[Leases]:
+    """The lease on one piece of work, given back at the end of the block. It may be lost before: see `check`.
+
+    Where another process holds it: with `wait`, calls that once with its lease and waits; else raises WorkTaken.
+    """
+    with Leases(folder) as leases:
+        mine, held = leases.claim({work})
+        if not mine:
+            if wait is None:
+                raise WorkTaken(held[0])
+            wait(held[0])
+        while not mine:
+            time.sleep(WAIT_SECONDS)
+            mine, _ = leases.claim({work})
+        yield leases
 
 
 class Leases:

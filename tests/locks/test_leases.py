@@ -10,7 +10,7 @@ import time
 import pytest
 
 from indexmem.errors import UserError
-from indexmem.lease import Leases
+from indexmem.locks.leases import Leases
 
 
 def held(lease: Leases, cells: set[str]) -> set[str]:
@@ -85,7 +85,7 @@ def test_a_living_driver_beats_and_notices_a_takeover(tmp_path):
 
 
 def test_a_killed_driver_of_this_machine_does_not_hold_up_the_next(tmp_path):
-    code = "import sys; from pathlib import Path; from indexmem.lease import Leases\n"
+    code = "import sys; from pathlib import Path; from indexmem.locks.leases import Leases\n"
     code += "Leases(Path(sys.argv[1])).claim({'a'}); print('held', flush=True); sys.stdin.read()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
