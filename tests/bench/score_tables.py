@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from indexmem.files import write_whole
 from indexmem.results.intervals import Interval
-from indexmem.results.schema import FULL_CACHE, OK
+from indexmem.results.schema import FULL_LABEL, OK
 from indexmem.results.store import RowStore
 from indexmem.results.summary import MEAN, NOTHING_EVICTED, Summary, leads, summarise
 
@@ -81,14 +81,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     rows = RowStore(folder).read(partitions)
     names = json.loads(arguments.names.read_text()) if arguments.names else {}
     if names:
-        rows = rows.filter(pc.is_in(rows["method"], pa.array([*names, FULL_CACHE])))
+        rows = rows.filter(pc.is_in(rows["method"], pa.array([*names, FULL_LABEL])))
         called = pa.array([names.get(label, label) for label in rows["method"].to_pylist()])
         rows = rows.set_column(rows.schema.get_field_index("method"), "method", called)
     if arguments.budgets:
         rows = rows.filter(pc.is_in(rows["budget"], pa.array([*arguments.budgets, "0%"])))
     rows = answered_by_all(rows)
     summary = summarise(rows)
-    full = summary.cells.get((FULL_CACHE, NOTHING_EVICTED, MEAN))
+    full = summary.cells.get((FULL_LABEL, NOTHING_EVICTED, MEAN))
     return {
         "title": arguments.title,
         "device": sorted(set(rows["device"].drop_null().to_pylist())),

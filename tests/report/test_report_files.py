@@ -15,8 +15,7 @@ from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
 from indexmem.report import images
 from indexmem.report.content import Content, gather
-from indexmem.report.csvs import ablations_csv, costs_csv
-from indexmem.report.files import write_files
+from indexmem.report.files import ablations_csv, costs_csv, write_files
 from indexmem.report.latex import benchmarks_table, budgets_table, escaped
 from indexmem.results.schema import RETENTION_SCHEMA
 

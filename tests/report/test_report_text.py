@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from indexmem.report.text import bytes_text, p_text, seconds_text, signed, visible
+from indexmem.report.text import bytes_text, p_words, seconds_text, signed, visible
 
 
 def test_units() -> None:
     assert [bytes_text(n) for n in (12, 2048, 5 * 2**20, 3 * 2**30)] == ["12 B", "2.0 KiB", "5.0 MiB", "3.0 GiB"]
     assert [seconds_text(s) for s in (0.0123, 6.1)] == ["12 ms", "6.1 s"]
     assert [signed(share) for share in (0.033, -0.5)] == ["+3.3", "\N{MINUS SIGN}50.0"]
-    assert [p_text(p) for p in (0.0004, 0.0123)] == ["p < 0.001", "p = 0.012"]
+    assert [p_words(p) for p in (0.0004, 0.0123)] == ["p < 0.001", "p = 0.012"]
 
 
 @pytest.mark.parametrize(

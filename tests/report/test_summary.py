@@ -11,9 +11,9 @@ from report_rows import MIXED, make_row, make_rows
 
 from indexmem.config.budget import Budget
 from indexmem.errors import UserError
-from indexmem.report.csvs import scores_csv
+from indexmem.report.files import scores_csv
 from indexmem.report.tables import render_text, sample_counts
-from indexmem.report.verdict import listing, places, verdict
+from indexmem.report.verdict import budget_list, listing, verdict
 from indexmem.results.schema import FAILED, ROW_SCHEMA
 from indexmem.results.summary import MEAN, summarise
 
@@ -218,9 +218,9 @@ def test_budgets_of_all_kinds_are_compared_each_on_its_own() -> None:
 
 
 def test_places_say_what_the_numbers_are_of() -> None:
-    assert places(MIXED[:2]) == "50% and 90% eviction"
-    assert places(MIXED[1:4]) == "90% eviction and at 1024 tokens and 256 tokens"
-    assert places(MIXED[-2:]) == "8 MiB and 4 MiB"
+    assert budget_list(MIXED[:2]) == "50% and 90% eviction"
+    assert budget_list(MIXED[1:4]) == "90% eviction and at 1024 tokens and 256 tokens"
+    assert budget_list(MIXED[-2:]) == "8 MiB and 4 MiB"
 
 
 def test_a_loss_against_the_full_cache_is_said() -> None:

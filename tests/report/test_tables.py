@@ -11,7 +11,7 @@ from report_rows import METHODS, MIXED, make_row, make_rows
 
 from indexmem.config.budget import Budget
 from indexmem.report.costs import costs
-from indexmem.report.csvs import comparison_csv
+from indexmem.report.files import scores_csv
 from indexmem.report.tables import WIDTH, comparison_table
 from indexmem.results.schema import ROW_SCHEMA
 from indexmem.results.summary import summarise
@@ -60,7 +60,7 @@ def test_a_method_that_lacks_a_benchmark_has_a_dash() -> None:
 
 def test_csv_holds_every_cell_once_in_machine_units() -> None:
     rows = make_rows()
-    records = list(csv.DictReader(io.StringIO(comparison_csv(rows))))
+    records = list(csv.DictReader(io.StringIO(scores_csv({"tiny": summarise(rows)}))))
     summary = summarise(rows)
     (unranked,) = [r for r in records if r["standing"] == "unranked"]  # 3 of 20 samples failed
     assert (unranked["method"], unranked["benchmark"], unranked["mean"]) == ("random", "niah_single_2", "")
@@ -77,7 +77,9 @@ def test_csv_holds_every_cell_once_in_machine_units() -> None:
 
 
 def test_csv_leaves_the_ratio_empty_where_none_was_requested() -> None:
-    records = list(csv.DictReader(io.StringIO(comparison_csv(make_rows(budgets=MIXED, samples=2, failures=0)))))
+    records = list(
+        csv.DictReader(io.StringIO(scores_csv({"tiny": summarise(make_rows(budgets=MIXED, samples=2, failures=0))})))
+    )
     asked = list(dict.fromkeys((r["budget"], r["ratio"]) for r in records if r["method"] == "knorm"))
     assert asked[:3] == [("50%", "0.5"), ("90%", "0.9"), ("1024 tokens", "")]
     assert asked[-1] == ("4 MiB", "")

@@ -11,7 +11,7 @@ from indexmem.config.load import validate
 from indexmem.config.sweep import Objective
 from indexmem.results.sweeps import COMPLETE, FAILED, RUNNING, STOPPED, Sweep, SweepFolder
 from indexmem.sweep.ledger import Ledger
-from indexmem.sweep.proposals import make_proposer
+from indexmem.sweep.proposals import Proposer
 from indexmem.sweep.space import Space
 
 AXES = {"indexer.dim": [1, 2, 3, 4], "target.heads": ["max", "mean"]}
@@ -20,7 +20,7 @@ SPACE = Space.of(validate({"indexer": {"pair_term": True}, "sweep": {"axes": AXE
 
 def book(folder: Path, planned: int = 8) -> Ledger:
     sweep = Sweep("s1", "s", "m", AXES, (Objective(metric="loss", mode="min"),), planned)
-    return Ledger(SweepFolder(folder), sweep, make_proposer(SPACE), "abc")
+    return Ledger(SweepFolder(folder), sweep, Proposer(SPACE), "abc")
 
 
 def stored(folder: Path) -> dict[str, dict]:
@@ -36,7 +36,7 @@ def test_whatever_happens_each_trial_ends_once(tmp_path_factory, events):
         if event == "begin" and ledger.left and (trial := ledger.next()):
             assert trial.id not in done, "a trial that has ended is begun again"
             assert stored(folder)[trial.id]["status"] == RUNNING, "on disk before anything depends on it"
-            ledger.place(trial.id)
+            ledger.begin_work(trial.id)
             under_way.append(trial.id)
         elif event == "crash":
             ledger, under_way = book(folder), []
@@ -63,7 +63,7 @@ def test_what_was_interrupted_comes_first_and_is_reported_once_more(tmp_path):
     ledger = book(tmp_path)
     first, second, third = (ledger.next() for _ in range(3))
     for trial in (first, second, third):
-        ledger.place(trial.id)
+        ledger.begin_work(trial.id)
         ledger.report(trial.id, {"step": 5, "loss": 2.0}, "d1")
     ledger.complete(first.id, {"score": 0.5}, cell_ids=("c",))
     ledger.fail(third.id, "no memory")
@@ -74,7 +74,7 @@ def test_what_was_interrupted_comes_first_and_is_reported_once_more(tmp_path):
     assert [trial.id for trial in again[:2]] == [second.id, third.id]
     assert again[2].number == 3
     assert (again[1].status, again[1].error) == (RUNNING, "")
-    ledger.place(second.id)
+    ledger.begin_work(second.id)
     found = {trial.id: trial for trial in ledger.sweep.trials}
     assert (found[second.id].curve, found[second.id].attempts) == ((), 2)
     assert (found[first.id].metrics, found[first.id].distill_id) == ({"loss": 2.0, "score": 0.5}, "d1")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from indexmem.results.sweeps import COMPLETE, FAILED, RUNNING, STOPPED, Trial
-from indexmem.sweep.proposals import make_proposer
+from indexmem.sweep.proposals import Proposer
 from indexmem.sweep.space import Space, trial_id
 
 AXES = {
@@ -21,7 +21,7 @@ def search(space, count, judge=lambda params: {"loss": 1.0}, begun=()):
     """Trials that are proposed one after the other."""
     trials = list(begun)
     while len(trials) < count:
-        params = make_proposer(space).propose(trials)
+        params = Proposer(space).propose(trials)
         if params is None:
             break
         trials.append(Trial(trial_id(params), len(trials), COMPLETE, params, judge(params)))
@@ -82,7 +82,7 @@ def test_trials_in_every_state_are_learned_from(sweep_spec):
     curve = [{"step": 3, "loss": 2.0}, {"step": 6, "loss": 1.0}]
     states = [RUNNING, COMPLETE, STOPPED, FAILED]
     mixed = [replace(trial, status=states[trial.number % 4], curve=curve) for trial in trials]
-    params = make_proposer(space).propose(mixed)
+    params = Proposer(space).propose(mixed)
     assert params is not None
     assert trial_id(params) not in {trial.id for trial in trials}
 

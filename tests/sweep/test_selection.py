@@ -16,7 +16,6 @@ from indexmem.evaluate.grid import plan
 from indexmem.results.sweeps import COMPLETE, FAILED, Sweep, SweepFolder, Trial
 from indexmem.sweep.ledger import Ledger
 from indexmem.sweep.plan import plan_sweep
-from indexmem.sweep.progress import describe
 from indexmem.sweep.trial import Outcome, perform
 
 SCORE, BYTES = (Objective.model_validate(name) for name in ("score", "bytes"))
@@ -107,6 +106,6 @@ def test_what_a_winner_reaches_on_fresh_samples_is_stored_and_shown(tmp_path):
     Ledger(folder, made, None).report_fresh("t1", {"score": 0.6, "bytes": 2.0})
     read = folder.read()
     assert (read.evaluates, read.repeated, read.unreported) == (True, ("jsonl",), ())
-    assert describe(read, read.trials[1]) == "trial 1: score 0.9 (eviction.sinks=1); on fresh samples score 0.6"
-    assert describe(read, read.trials[0]) == "trial 0: score 0.5 (eviction.sinks=0)"
+    assert read.describe(read.trials[1]) == "trial 1: score 0.9 (eviction.sinks=1); on fresh samples score 0.6"
+    assert read.describe(read.trials[0]) == "trial 0: score 0.5 (eviction.sinks=0)"
     assert read.table()["fresh/score"].to_pylist() == [None, 0.6]

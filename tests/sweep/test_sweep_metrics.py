@@ -6,7 +6,7 @@ from tiny_models import tiny_backbone
 
 from indexmem.errors import UserError
 from indexmem.results.schema import ROW_SCHEMA
-from indexmem.sweep.metrics import check_metrics, grid_metrics, grid_names, training_metrics, training_names
+from indexmem.sweep.metrics import check_metrics, grid_means, grid_names, training_metrics, training_names
 
 GEOMETRY = tiny_backbone().geometry
 GRID = {"methods": ["full", "indexer", {"name": "snapkv", "params": {"window_size": 8}}], "ratios": [0.5, 0.75]}
@@ -25,7 +25,7 @@ def rows(**cells):
 
 
 def test_benchmarks_weigh_the_same_and_the_full_cache_does_not_count():
-    found = grid_metrics(
+    found = grid_means(
         rows(
             cells={
                 ("full", "0%", "a"): [1.0],
@@ -48,7 +48,7 @@ def test_benchmarks_weigh_the_same_and_the_full_cache_does_not_count():
 def test_names_that_can_be_asked_for_are_names_that_are_measured(sweep_spec):
     spec = sweep_spec({}, grid=GRID)
     cells = [("full", "0%", "a"), *((m.label, b, "a") for m in spec.grid.methods[1:] for b in ("50%", "75%"))]
-    assert sorted(grid_names(spec)) == sorted(grid_metrics(rows(cells={cell: [1.0] for cell in cells})))
+    assert sorted(grid_names(spec)) == sorted(grid_means(rows(cells={cell: [1.0] for cell in cells})))
 
 
 def test_losses_are_means_over_the_steps_that_have_them(sweep_spec):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from indexmem.config.sweep import Objective
 from indexmem.results.sweeps import COMPLETE, FAILED, RUNNING, STOPPED, Sweep, Trial
-from indexmem.sweep.progress import SweepProgress, describe
+from indexmem.sweep.progress import SweepProgress
 
 SCORE = Objective(metric="score", mode="max")
 
@@ -48,4 +48,4 @@ def test_the_record_counts_and_names_the_best(monkeypatch):
 def test_all_objectives_of_a_trial_are_named():
     several = replace(sweep(), objectives=(SCORE, Objective(metric="bytes", mode="min")))
     one = replace(trial(1, COMPLETE), metrics={"score": 1.0, "bytes": 12345678.0})
-    assert describe(several, one) == "trial 1: score 1, bytes 1.235e+07 (indexer.dim=1, memory.decay=0.1235)"
+    assert several.describe(one) == "trial 1: score 1, bytes 1.235e+07 (indexer.dim=1, memory.decay=0.1235)"

@@ -11,7 +11,7 @@ import pytest
 from report_rows import MIXED, make_row, make_rows
 
 from indexmem.config.budget import Budget
-from indexmem.report.csvs import comparison_csv
+from indexmem.report.files import scores_csv
 from indexmem.results.schema import FAILED, OK, ROW_SCHEMA
 from indexmem.results.summary import summarise
 from indexmem.tracking.cells import grid_metrics, held_shares, in_order, score_curves, summarise_cells
@@ -73,7 +73,7 @@ def test_a_cell_names_each_trained_module_that_it_used() -> None:
 
 def test_grid_metrics_are_the_means_of_the_report() -> None:
     rows = make_rows(budgets=MIXED, samples=6)
-    lines = list(csv.DictReader(io.StringIO(comparison_csv(rows))))
+    lines = list(csv.DictReader(io.StringIO(scores_csv({"tiny": summarise(rows)}))))
     means = [line["mean"] for line in lines if line["benchmark"] == "mean"]
     reported = sorted(float(mean) for mean in means if mean)  # without what is not ranked
     metrics = grid_metrics(summarise(rows), summarise_cells(rows))

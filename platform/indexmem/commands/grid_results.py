@@ -16,7 +16,7 @@ from indexmem.distill.runs import DistillRun
 from indexmem.evaluate.grid import GridPlan
 from indexmem.report.html import write_report
 from indexmem.report.tables import comparison_table
-from indexmem.report.verdict import Verdict, verdict
+from indexmem.report.verdict import GridVerdict, verdict
 from indexmem.results.gate import Gate, gated
 from indexmem.results.summary import summarise
 from indexmem.results.sweeps import read_sweeps
@@ -84,7 +84,7 @@ def mirror_grid(sink: MlflowSink, experiment: Experiment, rows: pa.Table, report
     )
 
 
-def verdict_text(said: Verdict) -> str:
+def verdict_text(said: GridVerdict) -> str:
     """The verdict as Markdown: the outcome in bold, then the finding at each budget."""
     findings = [f"- {finding.budget.phrase}: **{finding.title}.** {finding.text}" for finding in said.findings]
     return "\n".join([f"**{said.headline}**", "", *findings, "", said.basis])

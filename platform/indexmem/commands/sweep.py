@@ -20,8 +20,8 @@ from indexmem.results.sweeps import FAILED, Sweep, Trial
 from indexmem.sweep.ledger import Ledger
 from indexmem.sweep.picture import write_sweep_report
 from indexmem.sweep.plan import SweepPlan, plan_sweep
-from indexmem.sweep.progress import SweepProgress, describe
-from indexmem.sweep.proposals import make_proposer
+from indexmem.sweep.progress import SweepProgress
+from indexmem.sweep.proposals import Proposer
 from indexmem.sweep.trial import evaluates, trains
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.tracking.provenance import provenance
@@ -47,7 +47,7 @@ def sweep_spec(experiment: Experiment, *, dry_run: bool = False, address: str | 
     check_writable(run_root(experiment))
     origin = provenance()
     with hold(run_root(experiment) / "leases", f"sweep-{plan.sweep.id}") as leases:
-        ledger = Ledger(plan.folder, plan.sweep, make_proposer(plan.space), origin["git_commit"])
+        ledger = Ledger(plan.folder, plan.sweep, Proposer(plan.space), origin["git_commit"])
         if ledger.left or ledger.sweep.unreported:
             _run(plan, ledger, origin, address, leases.check)
         _finish(experiment, ledger.sweep)
@@ -125,7 +125,7 @@ def _finish(experiment: Experiment, sweep: Sweep) -> str | None:
     sink = MlflowSink.open(experiment)
     where = None if sink is None else sink.publish_sweep(experiment, sweep, files)
     for trial in sweep.winners:
-        print(describe(sweep, trial))
+        print(sweep.describe(trial))
         print("  " + " ".join(f"'{name}={json.dumps(value)}'" for name, value in trial.params.items()))
     if failed := _failed(sweep):
         print(f"{len(failed)} trials failed, the last one: {failed[-1].error}. The same command tries them again.")

@@ -9,26 +9,55 @@ from typing import Any
 import pyarrow as pa
 
 from indexmem.config.schema import Experiment
-from indexmem.report.figures.search import importance_bars, parallel_coordinates
-from indexmem.report.figures.training import loss_curve
-from indexmem.report.panels import Group, Panel
-from indexmem.report.provenance import Failure, Provenance, failures, provenance
-from indexmem.report.sweeps import finished, importances
-from indexmem.report.view import View, views
+from indexmem.report.ablations import Ablation, ablations
+from indexmem.report.costs import Cost, costs
+from indexmem.report.explorer import MAX_CHARACTERS, sample_groups
+from indexmem.report.facets import facets, heat_maps
+from indexmem.report.origin import Failure, Origin, failures, origin
+from indexmem.report.palette import Style, styles
+from indexmem.report.panels import (
+    PanelGroup,
+    ablation_groups,
+    cost_groups,
+    curve_groups,
+    decode_groups,
+    distillation_groups,
+    facet_groups,
+    heat_groups,
+    sweep_groups,
+)
+from indexmem.report.verdict import GridVerdict, refusal, verdict
+from indexmem.report.viewer import viewer_data
+from indexmem.results.gate import Floors, Gate, gated
+from indexmem.results.summary import Summary, by_model, summarise
 from indexmem.results.sweeps import Sweep
 
-IMPORTANCE = "How much worse a random forest fits the trials when one setting is shuffled; whiskers: its spread."
+
+@dataclass(frozen=True)
+class View:
+    """One model's part of every section. `number` is its place among the models."""
+
+    number: int
+    model: str
+    summary: Summary
+    verdict: GridVerdict
+    costs: tuple[Cost, ...]
+    ablations: tuple[Ablation, ...]
+    look: Mapping[str, Style]
+    sections: Mapping[str, tuple[PanelGroup, ...]]  # section -> its charts
+    samples: list[dict[str, Any]]  # a group per benchmark
+    kept: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Content:
     experiment: Experiment
     views: tuple[View, ...]  # one per model
-    common: Mapping[str, tuple[Group, ...]]  # section -> charts that belong to no model
+    common: Mapping[str, tuple[PanelGroup, ...]]  # section -> charts that belong to no model
     failures: tuple[Failure, ...]
     failed: int
     total: int  # rows
-    provenance: Provenance
+    origin: Origin
 
     @property
     def sections(self) -> set[str]:
@@ -53,39 +82,53 @@ def gather(
     return Content(
         experiment=experiment,
         views=found,
-        common={"sweep": _sweeps(sweeps), "distillation": _distillation(history)},
+        common={"sweep": sweep_groups(sweeps), "distillation": distillation_groups(history)},
         failures=failures(rows),
         failed=sum(view.summary.failed for view in found),
         total=rows.num_rows,
-        provenance=provenance(experiment, rows),
+        origin=origin(experiment, rows),
     )
 
 
-def _distillation(history: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
-    if not history:
-        return ()
-    caption = "Loss (blue) and learning rate (dotted) by step"
-    return (Group((Panel("loss", caption, "Distillation loss and learning rate by step", loss_curve(history)),)),)
+def views(rows: pa.Table, retention: pa.Table, baseline: str | None = None, floor: Floors = None) -> tuple[View, ...]:
+    """A view per model; of one whose full cache is below `floor`, the full cache alone.
+
+    Raises UserError when there are no rows, or rows of several experiments with one model.
+    """
+    if not rows.num_rows:
+        summarise(rows)
+    models = by_model(rows)
+    return tuple(
+        _view(number, model, gated(mine, floor), retention, baseline, MAX_CHARACTERS // len(models))
+        for number, (model, mine) in enumerate(models.items())
+    )
 
 
-def _sweeps(sweeps: Sequence[Sweep]) -> tuple[Group, ...]:
-    groups = []
-    for number, sweep in enumerate(sweeps):
-        if not finished(sweep):
-            continue
-        best, objective = finished(sweep)[-1], sweep.objectives[0]
-        caption = f"{len(finished(sweep))} trials; the best has {objective.metric} {best.metrics[objective.metric]:.4g}"
-        if (fresh := best.fresh.get(objective.metric)) is not None:
-            caption += f" on the samples that chose it and {fresh:.4g} on fresh ones"
-        if sweep.repeated:
-            caption += f" (not fresh: {', '.join(sweep.repeated)})"
-        label = f"Sweep {sweep.name}, {caption}: " + ", ".join(f"{k} {v}" for k, v in best.params.items())
-        trials = Panel(f"sweep-{number}", caption, label, parallel_coordinates(sweep), tall=True, wide=True)
-        groups.append(Group((trials,), sweep.name))
-        weights = importances(sweep)
-        if weights:
-            said = ", ".join(f"{weight.axis} {weight.mean:.2f}" for weight in weights)
-            caption = "Which settings matter"
-            bars = Panel(f"importance-{number}", caption, f"{caption}: {said}", importance_bars(weights))
-            groups.append(Group((bars,), note=IMPORTANCE))
-    return tuple(groups)
+def _view(number: int, model: str, gate: Gate, retention: pa.Table, baseline: str | None, characters: int) -> View:
+    rows = gate.rows
+    summary = summarise(rows)
+    spent = costs(rows)
+    found = ablations(summary, baseline)
+    kept = viewer_data(rows, retention, summary.methods)
+    sections = {
+        "curves": curve_groups(summary),
+        "needles": heat_groups(heat_maps(rows), summary),
+        "facets": facet_groups(facets(rows, summary.ranked), summary),
+        "decoding": decode_groups(summary, spent),
+        "ablations": ablation_groups(found, summary),
+        "costs": cost_groups(summary, spent),
+    }
+    shown = {sample["id"] for sample in kept["samples"]}
+    benchmarks = sorted(set(rows["benchmark"].to_pylist()))
+    return View(
+        number=number,
+        model=model,
+        summary=summary,
+        verdict=refusal(gate) if gate.shortfalls else verdict(summary),
+        costs=spent,
+        ablations=found,
+        look=styles(summary.methods),
+        sections=sections,
+        samples=sample_groups(rows, benchmarks, shown, characters),
+        kept=kept,
+    )

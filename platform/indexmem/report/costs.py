@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from indexmem.config.budget import Budget
 from indexmem.results.measured import answer_seconds, extra_bytes
-from indexmem.results.schema import FULL_CACHE, OK
+from indexmem.results.schema import FULL_LABEL, OK
 
 
 @dataclass(frozen=True)
@@ -65,4 +65,4 @@ def costs(rows: pa.Table) -> tuple[Cost, ...]:
         Cost(item["method"], Budget.parse(item["budget"]), *(item[f"{name}_{how}"] for name, how in aggregates))
         for item in table.group_by(["method", "budget"]).aggregate(aggregates).to_pylist()
     ]
-    return tuple(sorted(found, key=lambda cost: (cost.method != FULL_CACHE, cost.budget, cost.method)))
+    return tuple(sorted(found, key=lambda cost: (cost.method != FULL_LABEL, cost.budget, cost.method)))

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from indexmem.config.budget import NOTHING_EVICTED, Budget
 from indexmem.results.intervals import Interval, macro_ci
 from indexmem.results.samples import sample_scores
-from indexmem.results.schema import FULL_CACHE
+from indexmem.results.schema import FULL_LABEL
 from indexmem.results.units import Design
 
 DEPTH, LENGTH = "depth", "length"
@@ -64,7 +64,7 @@ def heat_maps(rows: pa.Table) -> tuple[HeatMap, ...]:
             )
     for (benchmark, budget), points in groups.items():
         if budget != NOTHING_EVICTED:
-            points += [point for point in groups.get((benchmark, NOTHING_EVICTED), ()) if point[0] == FULL_CACHE]
+            points += [point for point in groups.get((benchmark, NOTHING_EVICTED), ()) if point[0] == FULL_LABEL]
     maps = (_heat_map(benchmark, budget, points) for (benchmark, budget), points in sorted(groups.items()))
     return tuple(found for found in maps if len(found.depths) > 1 and len(found.lengths) > 1)
 

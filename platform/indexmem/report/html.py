@@ -31,8 +31,8 @@ from indexmem.report.images import browser
 from indexmem.report.pack import packed
 from indexmem.report.panels import all_panels
 from indexmem.report.scorecard import scorecard
-from indexmem.report.text import bytes_text, p_text, seconds_text, signed, visible
-from indexmem.results.schema import FULL_CACHE
+from indexmem.report.text import bytes_text, p_words, seconds_text, signed, visible
+from indexmem.results.schema import FULL_LABEL
 from indexmem.results.summary import MEAN
 from indexmem.results.sweeps import Sweep
 
@@ -101,7 +101,7 @@ def render(content: Content, command: str, links: Mapping[str, str], warning: st
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"bytes": bytes_text, "seconds": seconds_text, "signed": signed, "p": p_text}
+    environment.filters |= {"bytes": bytes_text, "seconds": seconds_text, "signed": signed, "p": p_words}
     environment.filters |= {"visible": visible, "points": lambda share: f"{100 * share:.1f}"}
     present = content.sections
     return environment.get_template("report.html.j2").render(
@@ -118,7 +118,7 @@ def render(content: Content, command: str, links: Mapping[str, str], warning: st
         policy=_policy(scripts),
         scripts=scripts,
         style=Markup(_asset("report.css")),
-        FULL_CACHE=FULL_CACHE,
+        FULL_LABEL=FULL_LABEL,
         MEAN=MEAN,
     )
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 
 from indexmem.config.budget import Budget
-from indexmem.report.view import View
+from indexmem.report.content import View
 from indexmem.results.intervals import Interval
-from indexmem.results.schema import FULL_CACHE
+from indexmem.results.schema import FULL_LABEL
 from indexmem.results.summary import MEAN, Summary
 
 SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -62,7 +62,7 @@ def escaped(text: str) -> str:
 
 def _cell(summary: Summary, method: str, budget: Budget, benchmark: str) -> str:
     cell = summary.cells.get((method, budget, benchmark))
-    if cell is None or method == FULL_CACHE:
+    if cell is None or method == FULL_LABEL:
         return "--"
     standing = summary.standing(method, budget, benchmark)
     if standing == "winner":

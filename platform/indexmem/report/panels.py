@@ -1,10 +1,11 @@
-"""Which charts a report has for one model, in which section, under which words."""
+"""Which charts a report has, in which section, under which words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -16,9 +17,14 @@ from indexmem.report.figures.by_budget import bytes_by_budget, kept_while_decodi
 from indexmem.report.figures.curves import AXES, benchmark_title, score_curve
 from indexmem.report.figures.differences import forest
 from indexmem.report.figures.labels import facet_chart, heat_map
+from indexmem.report.figures.search import importance_bars, parallel_coordinates
 from indexmem.report.figures.tradeoffs import score_by_bytes, score_by_time
+from indexmem.report.figures.training import loss_curve
+from indexmem.report.sweeps import finished, importances
 from indexmem.results.summary import MEAN, Summary
+from indexmem.results.sweeps import Sweep
 
+IMPORTANCE = "How much worse a random forest fits the trials when one setting is shuffled; whiskers: its spread."
 NUMBERS = "the same numbers are in the table"
 
 
@@ -37,7 +43,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Group:
+class PanelGroup:
     """Panels side by side under a title, or, with `choices`, one at a time."""
 
     panels: tuple[Panel, ...]
@@ -46,20 +52,20 @@ class Group:
     choices: tuple[str, ...] = field(default=())  # what each panel is for, such as its budget
 
 
-def curve_groups(summary: Summary) -> tuple[Group, ...]:
+def curve_groups(summary: Summary) -> tuple[PanelGroup, ...]:
     """For each kind of budget the mean, then every benchmark."""
-    groups: list[Group] = []
+    groups: list[PanelGroup] = []
     kinds: Sequence[Kind] = tuple(summary.by_kind) or ("ratio",)
     for kind in kinds:
         title = f"By {AXES[kind]}" if len(kinds) > 1 else ""
-        groups.append(Group((_curve(summary, MEAN, kind, f"{kind}-mean"),), title))
+        groups.append(PanelGroup((_curve(summary, MEAN, kind, f"{kind}-mean"),), title))
         names = enumerate(summary.benchmarks)
         each = tuple(_curve(summary, name, kind, f"{kind}-benchmark-{number}") for number, name in names)
-        groups.append(Group(each if len(each) > 1 else ()))
+        groups.append(PanelGroup(each if len(each) > 1 else ()))
     return tuple(group for group in groups if group.panels)
 
 
-def heat_groups(maps: Iterable[HeatMap], summary: Summary) -> tuple[Group, ...]:
+def heat_groups(maps: Iterable[HeatMap], summary: Summary) -> tuple[PanelGroup, ...]:
     """For each benchmark one map at a time, by budget."""
     groups = []
     for number, (benchmark, found) in enumerate(groupby(maps, key=lambda m: m.benchmark)):
@@ -75,11 +81,11 @@ def heat_groups(maps: Iterable[HeatMap], summary: Summary) -> tuple[Group, ...]:
             )
             for place, m in enumerate(compared)
         )
-        groups.append(Group(panels, choices=tuple(m.budget.phrase for m in compared)))
+        groups.append(PanelGroup(panels, choices=tuple(m.budget.phrase for m in compared)))
     return tuple(group for group in groups if group.panels)
 
 
-def facet_groups(facets: Iterable[Facet], summary: Summary) -> tuple[Group, ...]:
+def facet_groups(facets: Iterable[Facet], summary: Summary) -> tuple[PanelGroup, ...]:
     """For each label one chart at a time, by budget."""
     groups = []
     for facet in facets:
@@ -94,21 +100,21 @@ def facet_groups(facets: Iterable[Facet], summary: Summary) -> tuple[Group, ...]
             for number, budget in enumerate(summary.budgets)
         )
         note = f"Mean over the benchmarks that have samples of a {facet.name}; whiskers are 95% intervals."
-        groups.append(Group(panels, note=note, choices=tuple(budget.phrase for budget in summary.budgets)))
+        groups.append(PanelGroup(panels, note=note, choices=tuple(budget.phrase for budget in summary.budgets)))
     return tuple(groups)
 
 
-def ablation_groups(found: Iterable[Ablation], summary: Summary) -> tuple[Group, ...]:
+def ablation_groups(found: Iterable[Ablation], summary: Summary) -> tuple[PanelGroup, ...]:
     """A forest per baseline."""
     panels = []
     for number, (baseline, ablations) in enumerate(groupby(found, key=lambda ablation: ablation.baseline)):
         caption = f"Variants against {baseline}"
         label = f"{caption}: paired difference of mean scores with 95% interval; {NUMBERS} below"
         panels.append(Panel(f"ablation-{number}", caption, label, forest(tuple(ablations), summary.methods)))
-    return (Group(tuple(panels)),) if panels else ()
+    return (PanelGroup(tuple(panels)),) if panels else ()
 
 
-def cost_groups(summary: Summary, costs: Sequence[Cost]) -> tuple[Group, ...]:
+def cost_groups(summary: Summary, costs: Sequence[Cost]) -> tuple[PanelGroup, ...]:
     """What scores cost in bytes and time, then both by budget."""
     about = f"{NUMBERS}s Scores and Costs"
     level, methods = _level(summary, MEAN), summary.methods
@@ -118,7 +124,7 @@ def cost_groups(summary: Summary, costs: Sequence[Cost]) -> tuple[Group, ...]:
         Panel("time", "Score for time", f"Mean score by time; {about}", score_by_time(summary, costs), level=level),
     )  # fmt: skip
     groups = [
-        Group(trades, note="Circles and the dotted step: trades that no other cell beats in both score and cost.")
+        PanelGroup(trades, note="Circles and the dotted step: trades that no other cell beats in both score and cost.")
     ]
     for kind in summary.by_kind:
         about = f"by {AXES[kind]}; {NUMBERS} Costs"
@@ -126,11 +132,11 @@ def cost_groups(summary: Summary, costs: Sequence[Cost]) -> tuple[Group, ...]:
             Panel(f"{kind}-bytes", "Cache bytes", f"Cache bytes {about}", bytes_by_budget(costs, methods, kind)),
             Panel(f"{kind}-time", "Decode time", f"Decode time {about}", time_by_budget(costs, methods, kind)),
         )
-        groups.append(Group(efficiency))
+        groups.append(PanelGroup(efficiency))
     return tuple(groups)
 
 
-def decode_groups(summary: Summary, costs: Sequence[Cost]) -> tuple[Group, ...]:
+def decode_groups(summary: Summary, costs: Sequence[Cost]) -> tuple[PanelGroup, ...]:
     """What decoding under a budget did; nothing where no row measured it."""
     if not any(cost.decode_kept_mean is not None for cost in costs):
         return ()
@@ -146,11 +152,43 @@ def decode_groups(summary: Summary, costs: Sequence[Cost]) -> tuple[Group, ...]:
             Panel(f"decode-{kind}-kept", "Tokens held while decoding", f"Tokens held {about}",
                   kept_while_decoding(costs, methods, kind)),
         )  # fmt: skip
-        groups.append(Group(panels, note="Whiskers of the tokens held reach to the most that any head held."))
+        groups.append(PanelGroup(panels, note="Whiskers of the tokens held reach to the most that any head held."))
     return tuple(groups)
 
 
-def all_panels(sections: Mapping[str, Sequence[Group]]) -> list[Panel]:
+def distillation_groups(history: Sequence[Mapping[str, Any]]) -> tuple[PanelGroup, ...]:
+    """The training's curve, if the spec trains."""
+    if not history:
+        return ()
+    caption = "Loss (blue) and learning rate (dotted) by step"
+    return (PanelGroup((Panel("loss", caption, "Distillation loss and learning rate by step", loss_curve(history)),)),)
+
+
+def sweep_groups(sweeps: Sequence[Sweep]) -> tuple[PanelGroup, ...]:
+    """For each sweep its trials, and which settings matter."""
+    groups = []
+    for number, sweep in enumerate(sweeps):
+        if not finished(sweep):
+            continue
+        best, objective = finished(sweep)[-1], sweep.objectives[0]
+        caption = f"{len(finished(sweep))} trials; the best has {objective.metric} {best.metrics[objective.metric]:.4g}"
+        if (fresh := best.fresh.get(objective.metric)) is not None:
+            caption += f" on the samples that chose it and {fresh:.4g} on fresh ones"
+        if sweep.repeated:
+            caption += f" (not fresh: {', '.join(sweep.repeated)})"
+        label = f"Sweep {sweep.name}, {caption}: " + ", ".join(f"{k} {v}" for k, v in best.params.items())
+        trials = Panel(f"sweep-{number}", caption, label, parallel_coordinates(sweep), tall=True, wide=True)
+        groups.append(PanelGroup((trials,), sweep.name))
+        weights = importances(sweep)
+        if weights:
+            said = ", ".join(f"{weight.axis} {weight.mean:.2f}" for weight in weights)
+            caption = "Which settings matter"
+            bars = Panel(f"importance-{number}", caption, f"{caption}: {said}", importance_bars(weights))
+            groups.append(PanelGroup((bars,), note=IMPORTANCE))
+    return tuple(groups)
+
+
+def all_panels(sections: Mapping[str, Sequence[PanelGroup]]) -> list[Panel]:
     """Every panel, in the order of the page."""
     return [panel for groups in sections.values() for group in groups for panel in group.panels]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from indexmem.results.comparison import Difference
 from indexmem.results.intervals import Interval
-from indexmem.results.schema import FULL_CACHE
+from indexmem.results.schema import FULL_LABEL
 from indexmem.results.summary import MEAN, Contest, Summary
 
 STANDINGS = ("reference", "winner", "leading", "behind", "alone")
@@ -19,7 +19,7 @@ def scorecard(model: str, summary: Summary) -> dict[str, Any]:
     [method - full cache, low, high, p]]; the last three are null where there is nothing to compare with. The rival is
     the best method, and for the best method the one closest to it.
     """
-    methods = (FULL_CACHE, *summary.methods)
+    methods = (FULL_LABEL, *summary.methods)
     budgets = list(dict.fromkeys(str(budget) for _, budget, _ in sorted(summary.cells, key=lambda key: key[1])))
     number = {name: place for place, name in enumerate(methods)}
     benchmark_number = {MEAN: -1} | {name: place for place, name in enumerate(summary.benchmarks)}
@@ -27,7 +27,7 @@ def scorecard(model: str, summary: Summary) -> dict[str, Any]:
     for (method, budget, benchmark), cell in summary.cells.items():
         contest = summary.contests.get((budget, benchmark))
         rival, lead = _rival(contest, method) if contest is not None else (None, None)
-        against_full = summary.against_full(method, budget, benchmark) if method != FULL_CACHE else None
+        against_full = summary.against_full(method, budget, benchmark) if method != FULL_LABEL else None
         cells.append(
             [
                 number[method],

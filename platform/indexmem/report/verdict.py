@@ -8,7 +8,7 @@ from statistics import median
 
 from indexmem.config.budget import Budget
 from indexmem.report.tables import sample_counts
-from indexmem.report.text import p_text, signed
+from indexmem.report.text import p_words, signed
 from indexmem.results.comparison import Difference
 from indexmem.results.gate import ADVICE, Gate
 from indexmem.results.summary import ALPHA, MEAN, Contest, Summary
@@ -28,21 +28,21 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GridVerdict:
     headline: str
     findings: tuple[Finding, ...]
     basis: str
 
 
-def verdict(summary: Summary) -> Verdict:
+def verdict(summary: Summary) -> GridVerdict:
     """The verdict over the mean of all benchmarks."""
     findings = tuple(_finding(summary, budget) for budget in summary.budgets if (budget, MEAN) in summary.contests)
-    return Verdict(_headline(summary), findings, _basis(summary))
+    return GridVerdict(_headline(summary), findings, _basis(summary))
 
 
-def refusal(gate: Gate) -> Verdict:
+def refusal(gate: Gate) -> GridVerdict:
     """What stands in the verdict's place when the full cache forbids a ranking."""
-    return Verdict(gate.headline, (), f"{'; '.join(map(str, gate.shortfalls))}. {ADVICE}")
+    return GridVerdict(gate.headline, (), f"{'; '.join(map(str, gate.shortfalls))}. {ADVICE}")
 
 
 def listing(items: Sequence[str]) -> str:
@@ -53,7 +53,7 @@ def listing(items: Sequence[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def places(budgets: Sequence[Budget]) -> str:
+def budget_list(budgets: Sequence[Budget]) -> str:
     """'50% and 75% eviction', '512 tokens and 8 MiB'."""
     shares = [str(budget) for budget in budgets if budget.kind == "ratio"]
     others = [str(budget) for budget in budgets if budget.kind != "ratio"]
@@ -73,9 +73,9 @@ def _headline(summary: Summary) -> str:
             undecided.append(budget)
     if not wins and not undecided:
         return "Nothing to compare: no budget has two methods with scores on every benchmark."
-    sentences = [f"{method} is the best method at {places(budgets)}." for method, budgets in wins.items()]
+    sentences = [f"{method} is the best method at {budget_list(budgets)}." for method, budgets in wins.items()]
     if undecided:
-        sentences.append(f"At {places(undecided)}, no method is ahead by more than noise.")
+        sentences.append(f"At {budget_list(undecided)}, no method is ahead by more than noise.")
     return " ".join(sentences)
 
 
@@ -100,7 +100,7 @@ def _winner_text(contest: Contest) -> str:
     rival = contest.closest_rival
     assert rival is not None
     lead = contest.lead[rival]
-    surely = f"{_limits(lead)}, adjusted {p_text(lead.p_value)}"
+    surely = f"{_limits(lead)}, adjusted {p_words(lead.p_value)}"
     return f"{100 * lead.mean:.1f} points above the next best, {rival} ({surely})."
 
 
@@ -125,7 +125,7 @@ def _against_full(method: str, difference: Difference | None) -> str:
     if difference.p_value >= ALPHA:
         return f"Not distinguishable from the full cache ({signed(difference.mean)} points, {_limits(difference)})."
     points = f"{abs(100 * difference.mean):.1f} points {'below' if difference.mean < 0 else 'above'}"
-    return f"{points} the full cache ({_limits(difference)}, {p_text(difference.p_value)})."
+    return f"{points} the full cache ({_limits(difference)}, {p_words(difference.p_value)})."
 
 
 def _basis(summary: Summary) -> str:

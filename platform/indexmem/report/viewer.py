@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from indexmem.config.budget import Budget
 from indexmem.report.pack import percents
 from indexmem.report.text import visible
-from indexmem.results.schema import FULL_CACHE, KEY
+from indexmem.results.schema import FULL_LABEL, KEY
 
 MAX_VALUES = 4_000_000  # token shares in one report
 MAX_LAYER_VALUES = 16_000_000  # the same by layer: about 3 MB of HTML, since most layers repeat themselves
@@ -60,7 +60,7 @@ def _places(rows: pa.Table, retention: pa.Table) -> dict[str, dict[tuple[str, st
     places: dict[str, dict[tuple[str, str], int]] = {}
     for number, key in enumerate(retention.select(list(KEY)).to_pylist()):
         cell = names.get((key["cell_id"], key["sample_id"]))
-        if cell is not None and cell[0] != FULL_CACHE:
+        if cell is not None and cell[0] != FULL_LABEL:
             places.setdefault(key["sample_id"], {}).setdefault(cell, number)
     return dict(sorted(places.items()))
 

@@ -16,7 +16,7 @@ from indexmem.config.schema import GridConfig
 from indexmem.errors import UserError
 from indexmem.results.intervals import Interval, mean_ci, mean_over
 from indexmem.results.samples import sample_scores
-from indexmem.results.schema import FULL_CACHE, OK
+from indexmem.results.schema import FULL_LABEL, OK
 from indexmem.results.summary import MEAN
 
 ADVICE = (
@@ -50,7 +50,7 @@ def check_floor(grid: GridConfig, benchmarks: Sequence[str]) -> None:
     """Raises UserError for a floor without the method `full`, or for a benchmark that the grid does not have."""
     if grid.full_cache_floor is None:
         return
-    if FULL_CACHE not in {method.name for method in grid.methods}:
+    if FULL_LABEL not in {method.name for method in grid.methods}:
         raise UserError(
             f"grid.full_cache_floor={grid.full_cache_floor} needs the full cache's own score, and grid.methods does "
             "not have it. Add `full` to grid.methods, or set grid.full_cache_floor=null."
@@ -69,7 +69,7 @@ def shortfalls(rows: pa.Table, floor: Floors) -> tuple[Shortfall, ...]:
     A number is a floor for every benchmark in `rows`; a mapping names benchmarks, or MEAN.
     """
     benchmarks = sorted(pc.unique(rows["benchmark"]).to_pylist())
-    answered = rows.filter(pc.and_(pc.equal(rows["method"], FULL_CACHE), pc.equal(rows["status"], OK)))
+    answered = rows.filter(pc.and_(pc.equal(rows["method"], FULL_LABEL), pc.equal(rows["status"], OK)))
     scores = {benchmark: _score(answered, benchmark) for benchmark in benchmarks}
     known = [score for score in scores.values() if score is not None]
     mean = mean_over(known) if known and len(known) == len(scores) else None
@@ -105,7 +105,7 @@ def gated(rows: pa.Table, floor: Floors) -> Gate:
     gate = Gate(rows, shortfalls(rows, floor))
     if not gate.shortfalls:
         return gate
-    gate = replace(gate, rows=rows.filter(pc.equal(rows["method"], FULL_CACHE)))
+    gate = replace(gate, rows=rows.filter(pc.equal(rows["method"], FULL_LABEL)))
     if not gate.rows.num_rows:
         raise UserError(gate.explanation)
     return gate

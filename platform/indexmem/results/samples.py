@@ -23,7 +23,7 @@ Key = tuple[str, Budget, str]  # on a benchmark
 
 
 @dataclass(frozen=True)
-class Scores:
+class CellScores:
     """One cell's scores: samples [n] as sorted integer ids, their groups [n], values [n] in [0, 1]."""
 
     samples: NDArray[np.int64]
@@ -58,7 +58,7 @@ def sample_scores(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     return means.rename_columns([*by, "sample_id", "score", "group"]).sort_by("sample_id")
 
 
-def cell_scores(rows: pa.Table) -> dict[Key, Scores]:
+def cell_scores(rows: pa.Table) -> dict[Key, CellScores]:
     """The scores of each (method, budget, benchmark) that has any."""
     means = sample_scores(rows, ("method", "budget", "benchmark"))
     for name in ("sample_id", "group"):
@@ -68,27 +68,27 @@ def cell_scores(rows: pa.Table) -> dict[Key, Scores]:
         [(name, "list") for name in ("sample_id", "group", "score")]
     )
     return {
-        (cell["method"], Budget.parse(cell["budget"]), cell["benchmark"]): Scores(
+        (cell["method"], Budget.parse(cell["budget"]), cell["benchmark"]): CellScores(
             *(np.array(cell[f"{name}_list"]) for name in ("sample_id", "group", "score"))
         )
         for cell in listed.to_pylist()
     }
 
 
-def answered_by_any(scores: Mapping[Key, Scores]) -> dict[Key, Scores]:
+def answered_by_any(scores: Mapping[Key, CellScores]) -> dict[Key, CellScores]:
     """For each benchmark the samples that any column answered, as if it were one more of them: without values."""
     found: dict[str, dict[int, int]] = {}
     for (_, _, benchmark), each in scores.items():
         found.setdefault(benchmark, {}).update(zip(each.samples.tolist(), each.groups.tolist()))
     return {
-        (ANY, NOTHING_EVICTED, benchmark): Scores(
+        (ANY, NOTHING_EVICTED, benchmark): CellScores(
             np.array(sorted(groups)), np.array([groups[s] for s in sorted(groups)]), np.zeros(len(groups))
         )
         for benchmark, groups in found.items()
     }
 
 
-def matched(scores: Mapping[Key, Scores], columns: Sequence[Column], benchmarks: Sequence[str]) -> Matched | None:
+def matched(scores: Mapping[Key, CellScores], columns: Sequence[Column], benchmarks: Sequence[str]) -> Matched | None:
     """The columns on their common samples; None where no column has a score on every benchmark.
 
     Who lacks a benchmark is left out, and then whoever lacks most, until COMMON_AT_LEAST is met on average over
@@ -124,7 +124,7 @@ def matched(scores: Mapping[Key, Scores], columns: Sequence[Column], benchmarks:
 
 
 def _laid_out(
-    scores: Mapping[Key, Scores], columns: Sequence[Column], benchmark: str
+    scores: Mapping[Key, CellScores], columns: Sequence[Column], benchmark: str
 ) -> tuple[Floats, NDArray[np.int64]]:
     """score_CS of the samples that any column answered, NaN where one did not, and group_S of these samples."""
     keys = enumerate((*column, benchmark) for column in columns)

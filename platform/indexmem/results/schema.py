@@ -15,7 +15,7 @@ from indexmem.config.budget import Budget
 SCHEMA_VERSION = 4  # 2: budget; 3: protocol, labels, other scores, truncation, kept while decoding; 4: group
 
 OK, FAILED = "ok", "failed"
-FULL_CACHE = "full"  # the method that evicts nothing
+FULL_LABEL = "full"  # the method that evicts nothing
 
 ROW_SCHEMA = pa.schema(
     [

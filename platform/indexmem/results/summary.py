@@ -22,8 +22,8 @@ from indexmem.results.caveats import caveats
 from indexmem.results.comparison import Difference, max_t, paired_difference
 from indexmem.results.intervals import Interval, macro_ci
 from indexmem.results.power import minimum_detectable_difference
-from indexmem.results.samples import ANY, Column, Key, Matched, Scores, answered_by_any, cell_scores, matched
-from indexmem.results.schema import FULL_CACHE, OK
+from indexmem.results.samples import ANY, CellScores, Column, Key, Matched, answered_by_any, cell_scores, matched
+from indexmem.results.schema import FULL_LABEL, OK
 
 ALPHA = 0.05
 
@@ -89,10 +89,10 @@ class Contest:
 class Summary:
     """Everything that is said about a grid's scores."""
 
-    methods: tuple[str, ...]  # compared methods, best first; never FULL_CACHE
+    methods: tuple[str, ...]  # compared methods, best first; never FULL_LABEL
     budgets: tuple[Budget, ...]  # in display order, without the full cache's
     benchmarks: tuple[str, ...]  # with at least one scored sample
-    scores: Mapping[Key, Scores]  # of all samples that a cell answered
+    scores: Mapping[Key, CellScores]  # of all samples that a cell answered
     cells: Mapping[Key, Interval]  # on its column's common samples; benchmark may be MEAN
     contests: Mapping[tuple[Budget, str], Contest]  # benchmark may be MEAN
     caveats: tuple[str, ...]  # sentences that belong to every form of the comparison
@@ -113,7 +113,7 @@ class Summary:
     @property
     def listed(self) -> dict[Key, Interval]:
         """`cells` in display order: the full cache, methods from the best on; by budget; the mean, then benchmarks."""
-        method = {name: place for place, name in enumerate((FULL_CACHE, *self.methods))}
+        method = {name: place for place, name in enumerate((FULL_LABEL, *self.methods))}
         benchmark = {name: place for place, name in enumerate((MEAN, *self.benchmarks))}
         keys = sorted(self.cells, key=lambda key: (method[key[0]], key[1], benchmark[key[2]]))
         return {key: self.cells[key] for key in keys}
@@ -121,11 +121,11 @@ class Summary:
     def standing(self, method: str, budget: Budget, benchmark: str) -> Standing:
         """How a cell stands in its column; the full cache, and what nothing is compared with, is a reference."""
         contest = self.contests.get((budget, benchmark))
-        return "reference" if method == FULL_CACHE or contest is None else contest.standing(method)
+        return "reference" if method == FULL_LABEL or contest is None else contest.standing(method)
 
     def full(self, benchmark: str) -> Interval | None:
         """The full cache's score, if it was evaluated."""
-        return self.cells.get((FULL_CACHE, NOTHING_EVICTED, benchmark))
+        return self.cells.get((FULL_LABEL, NOTHING_EVICTED, benchmark))
 
     def matched(self, columns: Sequence[Column], benchmark: str = MEAN) -> Matched | None:
         """Columns on their common samples, over all benchmarks or one; see `results.samples.matched`."""
@@ -138,14 +138,14 @@ class Summary:
 
     def against_full(self, method: str, budget: Budget, benchmark: str = MEAN) -> Difference | None:
         """`difference` of a method and the full cache."""
-        return self.difference((method, budget), (FULL_CACHE, NOTHING_EVICTED), benchmark)
+        return self.difference((method, budget), (FULL_LABEL, NOTHING_EVICTED), benchmark)
 
 
 def summarise(rows: pa.Table) -> Summary:
     """Summary of one experiment's rows. Raises UserError if rows of different experiments are mixed."""
     _refuse_mixed_cells(rows)
     scores = cell_scores(rows)
-    named = rows.filter(pc.not_equal(rows["method"], FULL_CACHE))
+    named = rows.filter(pc.not_equal(rows["method"], FULL_LABEL))
     benchmarks = tuple(sorted({benchmark for _, _, benchmark in scores}))
     budgets = tuple(sorted(map(Budget.parse, pc.unique(named["budget"]).to_pylist())))
     names = sorted(set(named["method"].to_pylist()))
@@ -154,10 +154,10 @@ def summarise(rows: pa.Table) -> Summary:
     cells: dict[Key, Interval] = {}
     places = [(b, (b,)) for b in benchmarks] + [(MEAN, benchmarks)]
     known = scores | answered_by_any(scores)
-    reference = (NOTHING_EVICTED,) if FULL_CACHE in pc.unique(rows["method"]).to_pylist() else ()
+    reference = (NOTHING_EVICTED,) if FULL_LABEL in pc.unique(rows["method"]).to_pylist() else ()
     for budget, (place, strata) in product((*reference, *budgets), places):
         full = budget == NOTHING_EVICTED  # is compared with nobody, but must have what anybody answered
-        common = matched(known, [(name, budget) for name in ((FULL_CACHE, ANY) if full else names)], strata)
+        common = matched(known, [(name, budget) for name in ((FULL_LABEL, ANY) if full else names)], strata)
         if common is not None:
             compared[budget, place] = common
             cells |= {

@@ -50,7 +50,7 @@ class Ledger:
         trial = Trial(trial_id(params), number, RUNNING, params, started_at=now, git_commit=self._git_commit)
         return self._put(trial)
 
-    def place(self, trial: str) -> None:
+    def begin_work(self, trial: str) -> None:
         """The trial's work begins, for the first time or again after its worker was lost."""
         self._since[trial] = time.monotonic()
         # What was reported before an interruption is reported once more.
@@ -81,7 +81,7 @@ class Ledger:
         self._put(replace(self._worked(trial), status=FAILED, error=error))
 
     def report_fresh(self, trial: str, metrics: Mapping[str, float], cell_ids: tuple[str, ...] = ()) -> None:
-        """What a winner reaches on samples that had no say in its choice."""
+        """What a winner reaches on samples by which no trial was chosen."""
         self._put(replace(self._trials[trial], fresh=dict(metrics), fresh_cell_ids=cell_ids))
 
     def _worked(self, trial: str) -> Trial:

@@ -16,9 +16,10 @@ from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
 from indexmem.eviction.methods.registry import FULL_CACHE
 from indexmem.models.geometry import Geometry
+from indexmem.results.measured import answer_seconds, held_bytes
 from indexmem.tracking.naming import budget_label, labels
 
-MEASURES = ("score", "bytes", "ms")
+GRID_MEASURES = ("score", "bytes", "ms")
 MISSED = "missed"  # what the indexer ranks too low: the same quantity whatever the loss is
 # Settings that change what a loss is a measure of: trials that differ in them cannot be compared by it.
 REDEFINE_LOSS = ("model", "target", "indexer.scope", "distill.length", "distill.evict_ratios", "distill.query_tokens")
@@ -41,7 +42,7 @@ def grid_names(experiment: Experiment) -> list[str]:
         f"{named[m.label]}/{budget_label(b)}" for m in grid.methods if m.name != FULL_CACHE for b in grid.requested
     ]
     cells += [f"{named[m.label]}/{budget_label(NOTHING_EVICTED)}" for m in grid.methods if m.name == FULL_CACHE]
-    return [*MEASURES, *(f"{measure}/{cell}" for cell in cells for measure in MEASURES)] if cells else []
+    return [*GRID_MEASURES, *(f"{measure}/{cell}" for cell in cells for measure in GRID_MEASURES)] if cells else []
 
 
 def check_metrics(experiment: Experiment, geometry: Geometry) -> None:
@@ -76,22 +77,21 @@ def training_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 
-def grid_metrics(rows: pa.Table) -> dict[str, float]:
+def grid_means(rows: pa.Table) -> dict[str, float]:
     """Means over a trial's finished rows (ROW_SCHEMA) under the names of `grid_names`. Every benchmark weighs the same.
 
     Bytes are all that a context's state holds; milliseconds are prefill, scoring, and the row's share of decoding.
     """
-    held = pc.add(pc.add(rows["kv_bytes"], rows["indexer_bytes"]), rows["memory_bytes"])
-    decoding = pc.divide(rows["decode_seconds"], rows["decode_batch"].cast(pa.float64()))
-    seconds = pc.add(pc.add(rows["prefill_seconds"], rows["score_seconds"]), decoding)
-    measured = rows.append_column("bytes", held.cast(pa.float64())).append_column("ms", pc.multiply(seconds, 1000.0))
-    means = [(measure, "mean") for measure in MEASURES]
+    seconds = pc.add(pc.add(rows["prefill_seconds"], rows["score_seconds"]), answer_seconds(rows))
+    measured = rows.append_column("bytes", held_bytes(rows).cast(pa.float64()))
+    measured = measured.append_column("ms", pc.multiply(seconds, 1000.0))
+    means = [(measure, "mean") for measure in GRID_MEASURES]
     cells = measured.group_by(["method", "budget", "benchmark"]).aggregate(means)
     named = labels(cells["method"].to_pylist())
     totals: dict[str, list[float]] = defaultdict(list)
     for cell in cells.to_pylist():
         method, budget = cell["method"], Budget.parse(cell["budget"])
-        for measure in MEASURES:
+        for measure in GRID_MEASURES:
             value = cell[f"{measure}_mean"]
             totals[f"{measure}/{named[method]}/{budget_label(budget)}"].append(value)
             if method != FULL_CACHE:

@@ -1,5 +1,7 @@
 """Trials that train on several workers: a driver of their own trains, a task of their own evaluates.
 
+The driver is this module as a program, `python -m indexmem.sweep.nested ADDRESS`, with the spec on stdin.
+
 Ray frees what a driver holds when its process ends, however that ends. What a killed actor holds Ray Train frees with
 the help of a dashboard only, and a sweep without would wait for ever for the workers of trials that were ended early.
 """
@@ -11,15 +13,18 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import ray
 
+from indexmem.cluster.connection import cluster
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import as_said
 from indexmem.distill.runs import DistillRun
+from indexmem.distill.train import train
 from indexmem.sweep.training import Report, SpanReporter
 from indexmem.sweep.trial import InProcess, Outcome
 
@@ -68,7 +73,7 @@ def _start(spec: Experiment, log: Any) -> subprocess.Popen[bytes]:
         "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": dict(context.runtime_env)}),
     }
     driver = subprocess.Popen(
-        [sys.executable, "-m", "indexmem.sweep.nested_driver", context.gcs_address],
+        [sys.executable, "-m", "indexmem.sweep.nested", context.gcs_address],
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,
@@ -82,3 +87,23 @@ def _start(spec: Experiment, log: Any) -> subprocess.Popen[bytes]:
 
 def _evaluate(spec: dict[str, Any], provenance: dict[str, Any]) -> Outcome:
     return InProcess().evaluate(Experiment.model_validate(spec), provenance)
+
+
+def train_from_stdin(address: str) -> int:
+    """Train the spec to its end and publish the run; returns the number of the signal that ended it early, else 0.
+
+    The process ends when its stdin does, which is when the process that started it has ended.
+    """
+    spec = Experiment.model_validate_json(sys.stdin.readline())
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    with cluster(address):
+        return train(spec, DistillRun.of(spec), lambda rows: None) or 0
+
+
+def _end_with_stdin() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(train_from_stdin(sys.argv[1]))

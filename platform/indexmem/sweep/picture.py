@@ -12,7 +12,6 @@ from plotly.subplots import make_subplots
 
 from indexmem.files import write_whole
 from indexmem.results.sweeps import Sweep, Trial
-from indexmem.sweep.progress import describe
 
 HIDDEN = {"id", "distill_id"}  # columns for programs, left out of the page
 FRONT, OTHER = "#e2542c", "#2f7df0"
@@ -59,7 +58,7 @@ def _points(sweep: Sweep, trials: list[Trial] | tuple[Trial, ...], name: str, co
     largest = max(more[0], default=1.0) or 1.0 if more else 1.0
     sizes = [8 + 16 * value / largest for value in more[0]] if more else 10
     marker = {"color": color, "size": sizes}
-    texts = [describe(sweep, trial) for trial in trials]
+    texts = [sweep.describe(trial) for trial in trials]
     return go.Scatter(x=second, y=first, name=name, mode=mode, marker=marker, text=texts, hoverinfo="text")
 
 
@@ -69,7 +68,7 @@ def _course(sweep: Sweep) -> list[go.Scatter]:
     numbers = [trial.number for trial in sweep.valued]
     values = [trial.metrics[objective.metric] for trial in sweep.valued]
     best = [objective.sign * min(objective.sign * v for v in values[: n + 1]) for n in range(len(values))]
-    texts = [describe(sweep, trial) for trial in sweep.valued]
+    texts = [sweep.describe(trial) for trial in sweep.valued]
     return [
         go.Scatter(x=numbers, y=values, name="trial", mode="markers", marker={"color": OTHER, "size": 10}, text=texts),
         go.Scatter(x=numbers, y=best, name="best so far", mode="lines", line={"color": FRONT, "shape": "hv"}),

@@ -17,9 +17,9 @@ from indexmem.sweep.metrics import check_metrics
 from indexmem.sweep.space import Space
 from indexmem.sweep.trial import evaluates, trains
 
-# Settings of a sweep that may change while it goes on: they decide how far and how fast, not which trials come.
-IRRELEVANT = {"run": True, "tracking": True, "pretrain": True}  # sections that no trial depends on
-GOES_ON = {"trials", "max_concurrent", "max_failures"}
+# What is no part of a sweep's name: sections that no trial depends on, and settings that may change while it goes on.
+OUTSIDE_TRIALS = {"run": True, "tracking": True, "pretrain": True}
+CHANGEABLE = {"trials", "max_concurrent", "max_failures"}  # how far and how fast, not which trials come
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def plan_sweep(experiment: Experiment) -> SweepPlan:
     settings = experiment.sweep
     wanted = settings.trials or (space.points if settings.search == "grid" else None) or DEFAULT_TRIALS
     planned = min(wanted, space.points or wanted)
-    settings_of = flatten(experiment.model_dump(mode="json", exclude=IRRELEVANT | {"sweep": GOES_ON}))
+    settings_of = flatten(experiment.model_dump(mode="json", exclude=OUTSIDE_TRIALS | {"sweep": CHANGEABLE}))
     defaults = flatten(Experiment())
     # Without what is at its default: a setting that comes later renames no sweep.
     name = content_hash({key: value for key, value in settings_of.items() if defaults.get(key, ...) != value})

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
 
 from indexmem.progress.status import FailureNote, RunStatus
-from indexmem.results.sweeps import ENDED, FAILED, RUNNING, STOPPED, Sweep, Trial
+from indexmem.results.sweeps import ENDED, FAILED, RUNNING, STOPPED, Sweep
 
 
 class SweepProgress:
@@ -44,24 +43,12 @@ class SweepProgress:
         return under_way + _ended(sweep)
 
 
-def describe(sweep: Sweep, trial: Trial) -> str:
-    """A trial with all objectives: 'trial 4: score 0.62, ms 91 (indexer.dim=8); on fresh samples score 0.58, ms 90'."""
-    settings = (f"{name}={f'{v:.4g}' if type(v) is float else v}" for name, v in trial.params.items())
-    fresh = _values(sweep, trial.fresh)
-    text = f"trial {trial.number}: {_values(sweep, trial.metrics)} ({', '.join(settings)})"
-    return f"{text}; on fresh samples {fresh}" if fresh else text
-
-
-def _values(sweep: Sweep, metrics: Mapping[str, float]) -> str:
-    return ", ".join(f"{o.metric} {metrics[o.metric]:.4g}" for o in sweep.objectives if o.metric in metrics)
-
-
 def _ended(sweep: Sweep) -> int:
     return sum(trial.status in ENDED for trial in sweep.trials)
 
 
 def _notes(sweep: Sweep, stopped: int) -> list[str]:
-    best = [f"best {describe(sweep, sweep.best)}"] if sweep.best is not None else []
+    best = [f"best {sweep.describe(sweep.best)}"] if sweep.best is not None else []
     return ([f"{stopped} stopped early"] if stopped else []) + best
 
 

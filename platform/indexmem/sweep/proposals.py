@@ -5,9 +5,9 @@ Nothing else is remembered between two proposals, so a sweep that was killed goe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -29,39 +29,31 @@ STATES: Mapping[str, TrialState] = MappingProxyType(
 )
 
 
-class Proposer(Protocol):
-    """A way to search."""
+class Proposer:
+    """What `sweep.search` names: every combination of the listed values in order, or points from an Optuna sampler.
 
-    def propose(self, trials: Sequence[Trial]) -> dict[str, Any] | None:
-        """Settled settings that none of `trials` has, which are all of the sweep so far; None when there are none."""
-
-
-class GridProposer:
-    """Every combination of the listed values, in order."""
-
-    def __init__(self, space: Space) -> None:
-        self._points = list(space.corners())
-
-    def propose(self, trials: Sequence[Trial]) -> dict[str, Any] | None:
-        return _first_new(self._points, trials)
-
-
-class DistributionProposer:
-    """Points from an Optuna sampler that is made anew for each proposal, from the sweep's seed and its trials."""
+    The sampler is made anew for each proposal, from the sweep's seed and its trials.
+    """
 
     def __init__(self, space: Space) -> None:
         self._space, self._sweep = space, space.experiment.sweep
         self._distributions = {name: _distribution(space, name) for name in space.axes}
 
     def propose(self, trials: Sequence[Trial]) -> dict[str, Any] | None:
+        """Settled settings that none of `trials` has, which are all of the sweep so far; None when there are none."""
+        known = {trial.id for trial in trials}
+        draws = self._space.corners() if self._sweep.search == "grid" else self._draws(trials)
+        return next((params for params in draws if trial_id(params) not in known), None)
+
+    def _draws(self, trials: Sequence[Trial]) -> Iterator[dict[str, Any]]:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(
             directions=["minimize"] * len(self._sweep.objectives),
             sampler=_sampler(self._sweep, self._sweep.seed + len(trials)),
         )
         study.add_trials([self._known(trial) for trial in trials])
-        draws = (self._settings(study.ask(self._distributions).params) for _ in range(TRIES))
-        return _first_new(draws, trials)
+        for _ in range(TRIES):
+            yield self._settings(study.ask(self._distributions).params)
 
     def _settings(self, drawn: Params) -> dict[str, Any]:
         """Of a list Optuna knows the positions alone: it takes no values other than numbers and texts."""
@@ -81,11 +73,6 @@ class DistributionProposer:
         )
 
 
-def make_proposer(space: Space) -> Proposer:
-    """What `sweep.search` names."""
-    return GridProposer(space) if space.experiment.sweep.search == "grid" else DistributionProposer(space)
-
-
 def _sampler(sweep: SweepConfig, seed: int) -> optuna.samplers.BaseSampler:
     """Evenly at random, or the tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011; for several objectives
     Ozaki et al., JAIR 2022), for which trials under way count as bad, so that those that run together differ.
@@ -103,8 +90,3 @@ def _distribution(space: Space, name: str) -> BaseDistribution:
     if name in space.whole:
         return IntDistribution(int(low), int(high), log=axis.log)
     return FloatDistribution(low, high, log=axis.log)
-
-
-def _first_new(draws: Iterable[dict[str, Any]], trials: Sequence[Trial]) -> dict[str, Any] | None:
-    known = {trial.id for trial in trials}
-    return next((params for params in draws if trial_id(params) not in known), None)

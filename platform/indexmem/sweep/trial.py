@@ -1,4 +1,4 @@
-"""One trial: train with its settings, evaluate, measure. Where it does so is up to a `Place`."""
+"""One trial: train with its settings, evaluate, measure. Where it does so is up to a `TrialRunner`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
+import pyarrow.compute as pc
+
 from indexmem.config.schema import Experiment, ModelConfig
 from indexmem.config.spec import run_root
 from indexmem.distill.runs import DistillRun
+from indexmem.evaluate.grid import plan
+from indexmem.evaluate.local import evaluate_here
 from indexmem.eviction.methods.registry import needs_training
 from indexmem.locks.leases import hold
 from indexmem.models.backbone import Backbone, load_backbone
-from indexmem.sweep.evaluation import evaluated_rows
-from indexmem.sweep.metrics import MEASURES, grid_metrics
+from indexmem.results.schema import OK
+from indexmem.sweep.metrics import GRID_MEASURES, grid_means
 from indexmem.sweep.training import Report, SpanReporter, train_here
 
 
@@ -27,7 +31,7 @@ class Outcome:
     cell_ids: tuple[str, ...] = ()
 
 
-class Place(Protocol):
+class TrialRunner(Protocol):
     """Where a trial trains and evaluates."""
 
     def train(self, spec: Experiment, run: DistillRun, report: Report) -> None:
@@ -44,11 +48,19 @@ class InProcess:
         train_here(spec, run, _backbone(spec.model), report)
 
     def evaluate(self, spec: Experiment, provenance: Mapping[str, Any]) -> Outcome:
-        rows, cell_ids = evaluated_rows(spec, _backbone(spec.model), provenance)
-        return Outcome(grid_metrics(rows), cell_ids=cell_ids)
+        """Through the cells and into the store of every grid; what is stored already is not evaluated again."""
+        grid = plan(spec)
+        for _ in evaluate_here(spec, grid, provenance, _backbone(spec.model)):
+            pass
+        rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids)
+        failed = rows.filter(pc.not_equal(rows["status"], OK))
+        if failed.num_rows:
+            reason = f"{failed['error_class'][0].as_py()}: {failed['error_message'][0].as_py()}"
+            raise RuntimeError(f"{failed.num_rows} of {rows.num_rows} rows failed, the first with {reason}")
+        return Outcome(grid_means(rows), cell_ids=grid.cell_ids)
 
 
-def perform(spec: Experiment, place: Place, provenance: Mapping[str, Any], report: Report) -> Outcome:
+def perform(spec: Experiment, runner: TrialRunner, provenance: Mapping[str, Any], report: Report) -> Outcome:
     """Do what is not done yet, and report on all of the training. Raises whatever goes wrong in it, and UserError when
     somebody else has taken the training over.
     """
@@ -62,23 +74,23 @@ def perform(spec: Experiment, place: Place, provenance: Mapping[str, Any], repor
                 report(distill_id, row)
 
             if not run.finished:
-                place.train(spec, run, report_ours)
+                runner.train(spec, run, report_ours)
             else:
                 SpanReporter(spec, run, report_ours).update()
-    measured = place.evaluate(spec.selecting, provenance) if evaluates(spec) else Outcome()
+    measured = runner.evaluate(spec.selecting, provenance) if evaluates(spec) else Outcome()
     return Outcome(measured.metrics, run.id if run is not None else "", measured.cell_ids)
 
 
 def trains(spec: Experiment) -> bool:
     """Whether trials train: where a loss decides, or the grid evaluates what no checkpoint is named for."""
-    losses = any(objective.metric.split("/")[0] not in MEASURES for objective in spec.sweep.objectives)
+    losses = any(objective.metric.split("/")[0] not in GRID_MEASURES for objective in spec.sweep.objectives)
     learned = any(needs_training(method) for method in spec.grid.methods) and spec.indexer.checkpoint is None
     return losses or spec.sweep.scheduler == "asha" or learned
 
 
 def evaluates(spec: Experiment) -> bool:
     """Whether trials evaluate: where some objective is measured on the grid."""
-    return any(objective.metric.split("/")[0] in MEASURES for objective in spec.sweep.objectives)
+    return any(objective.metric.split("/")[0] in GRID_MEASURES for objective in spec.sweep.objectives)
 
 
 @lru_cache(maxsize=1)

@@ -135,7 +135,7 @@ class LedgerCallback(tune.Callback):
         self._ledger, self._on_progress, self._next = ledger, on_progress, float("-inf")
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._ledger.place(trial.config["id"])
+        self._ledger.begin_work(trial.config["id"])
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any

@@ -17,7 +17,7 @@ from indexmem.config.budget import Budget
 from indexmem.results.intervals import Interval, mean_ci
 from indexmem.results.measured import answer_seconds, held_bytes
 from indexmem.results.samples import sample_scores
-from indexmem.results.schema import FULL_CACHE, OK
+from indexmem.results.schema import FULL_LABEL, OK
 from indexmem.results.summary import MEAN, Summary
 from indexmem.tracking.naming import budget_label, labels
 
@@ -84,7 +84,7 @@ def summarise_cells(rows: pa.Table) -> list[CellSummary]:
 
 def in_order(cells: Sequence[CellSummary], summary: Summary) -> list[CellSummary]:
     """The cells in the order of the report: the full cache, then methods from the best on, by budget and benchmark."""
-    rank = {method: number for number, method in enumerate((FULL_CACHE, *summary.methods))}
+    rank = {method: number for number, method in enumerate((FULL_LABEL, *summary.methods))}
     return sorted(cells, key=lambda cell: (rank[cell.identity["method"]], cell.budget, cell.identity["benchmark"]))
 
 

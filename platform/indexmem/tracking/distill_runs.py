@@ -46,7 +46,7 @@ class Checkpoint:
     modules: Mapping[str, str]
 
 
-def publish_training(
+def mirror_training(
     runs: Runs,
     experiment: Experiment,
     distill_id: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from indexmem.config.budget import Budget
-from indexmem.results.schema import FULL_CACHE
+from indexmem.results.schema import FULL_LABEL
 from indexmem.results.summary import MEAN, Summary
 from indexmem.tracking.cells import CellSummary, held_shares
 
@@ -66,7 +66,7 @@ def _scores(summary: Summary) -> str:
 
 
 def _held(summary: Summary, cells: Sequence[CellSummary]) -> str:
-    shares = {key: f"{100 * share:.1f}" for key, share in held_shares(cells).items() if key[0] != FULL_CACHE}
+    shares = {key: f"{100 * share:.1f}" for key, share in held_shares(cells).items() if key[0] != FULL_LABEL}
     full = [cell.measures["MiB/full_cache"] for cell in cells if "MiB/full_cache" in cell.measures]
     if not shares or not full:
         return ""

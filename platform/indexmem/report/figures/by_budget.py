@@ -12,7 +12,7 @@ from indexmem.report.figures.base import frame, plain_line
 from indexmem.report.figures.curves import AXES
 from indexmem.report.palette import FULL_COLOR, styles
 from indexmem.report.text import bytes_text, seconds_text
-from indexmem.results.schema import FULL_CACHE
+from indexmem.results.schema import FULL_LABEL
 
 Measured = Callable[[Cost], float | None]  # None: not measured, so not drawn
 
@@ -68,7 +68,7 @@ def _add_lines(
     above: Callable[[Cost], float] | None = None,
 ) -> go.Figure:
     """A line per method; `told` is the hover's last line, `above` a whisker's length."""
-    budgets = sorted({cost.budget for cost in costs if cost.method != FULL_CACHE and cost.budget.kind == kind})
+    budgets = sorted({cost.budget for cost in costs if cost.method != FULL_LABEL and cost.budget.kind == kind})
     places = {budget: number for number, budget in enumerate(budgets)}
     look = styles(methods)
     for method in methods:
@@ -85,7 +85,7 @@ def _add_lines(
 
 
 def _mark_full(figure: go.Figure, costs: Sequence[Cost], measured: Callable[[Cost], float]) -> go.Figure:
-    full = [measured(cost) for cost in costs if cost.method == FULL_CACHE]
+    full = [measured(cost) for cost in costs if cost.method == FULL_LABEL]
     if full:
         figure.add_hline(y=full[0], line={"dash": "dash", "width": 1.5, "color": FULL_COLOR}, layer="below")
         note = {"text": "full cache", "font": {"size": 11}, "showarrow": False}

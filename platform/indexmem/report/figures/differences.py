@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from indexmem.report.ablations import Ablation
 from indexmem.report.figures.base import TEXT, frame
 from indexmem.report.palette import styles
-from indexmem.report.text import p_text, signed
+from indexmem.report.text import p_words, signed
 from indexmem.results.summary import ALPHA
 
 ROW_PIXELS = 30
@@ -54,7 +54,7 @@ def forest(found: Sequence[Ablation], methods: Sequence[str]) -> go.Figure:
                 },
                 hovertext=[
                     f"<b>{variant}</b> {b.phrase}<br>{signed(d.mean)} points [{signed(d.low)}, {signed(d.high)}], "
-                    f"adjusted {p_text(d.p_value)}, n = {d.n}"
+                    f"adjusted {p_words(d.p_value)}, n = {d.n}"
                     for _, b, d in mine
                 ],
                 hovertemplate="%{hovertext}<extra></extra>",

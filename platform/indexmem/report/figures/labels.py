@@ -10,7 +10,7 @@ from indexmem.config.budget import Budget
 from indexmem.report.facets import Facet, HeatMap
 from indexmem.report.figures.base import frame, line
 from indexmem.report.palette import styles
-from indexmem.results.schema import FULL_CACHE
+from indexmem.results.schema import FULL_LABEL
 
 PANELS_A_ROW = 3
 PANEL_PIXELS = 230
@@ -39,10 +39,10 @@ def heat_map(found: HeatMap, methods: tuple[str, ...]) -> go.Figure:
 
     Panels are in the order of `methods`, the full cache first where it was evaluated; titles carry the mean score.
     """
-    shown = [m for m in (FULL_CACHE, *methods) if m in found.scores]
+    shown = [m for m in (FULL_LABEL, *methods) if m in found.scores]
     columns = min(PANELS_A_ROW, len(shown))
     rows = -(-len(shown) // columns)
-    titles = [f"{'full cache' if m == FULL_CACHE else m}  {100 * np.nanmean(found.scores[m]):.0f}%" for m in shown]
+    titles = [f"{'full cache' if m == FULL_LABEL else m}  {100 * np.nanmean(found.scores[m]):.0f}%" for m in shown]
     figure = make_subplots(
         rows, columns, subplot_titles=titles, shared_xaxes="all", shared_yaxes="all",
         horizontal_spacing=0.04, vertical_spacing=0.32 / max(rows, 1) / 1.5,

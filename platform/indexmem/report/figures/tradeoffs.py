@@ -10,7 +10,7 @@ from indexmem.report.costs import Cost
 from indexmem.report.figures.base import TEXT, frame, line, mark_full
 from indexmem.report.palette import styles
 from indexmem.results.pareto import pareto_front
-from indexmem.results.schema import FULL_CACHE
+from indexmem.results.schema import FULL_LABEL
 from indexmem.results.summary import MEAN, Summary
 
 Spent = Callable[[Cost], float]
@@ -33,7 +33,7 @@ def _tradeoff(summary: Summary, costs: Sequence[Cost], title: str, x_title: str,
     """A line per method, and a frame around each point that no other one beats in both score and cost."""
     figure = frame(title, x_title, "mean score, %")
     look = styles(summary.methods)
-    scored = [c for c in costs if c.method != FULL_CACHE and (c.method, c.budget, MEAN) in summary.cells]
+    scored = [c for c in costs if c.method != FULL_LABEL and (c.method, c.budget, MEAN) in summary.cells]
     for method in summary.methods:
         mine = sorted((c for c in scored if c.method == method), key=spent)
         cells = [summary.cells[method, cost.budget, MEAN] for cost in mine]

@@ -28,7 +28,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Provenance:
+class Origin:
     facts: tuple[tuple[str, str], ...]
     spec: str  # the experiment as YAML
 
@@ -53,7 +53,7 @@ def failures(rows: pa.Table) -> tuple[Failure, ...]:
     return tuple(sorted(found, key=lambda f: (-f.count, f.method, f.error_class))[:MAX_FAILURES])
 
 
-def provenance(experiment: Experiment, rows: pa.Table) -> Provenance:
+def origin(experiment: Experiment, rows: pa.Table) -> Origin:
     """Facts for the last section. A column with several values shows all of them: a mix must be seen."""
     started, ended = pc.min(rows["created_at"]).as_py(), pc.max(rows["created_at"]).as_py()
     samples = rows.group_by(["benchmark"]).aggregate([("sample_id", "count_distinct"), ("benchmark_build", "distinct")])
@@ -78,7 +78,7 @@ def provenance(experiment: Experiment, rows: pa.Table) -> Provenance:
         ("Evaluated", f"{started:%Y-%m-%d %H:%M} to {ended:%Y-%m-%d %H:%M} UTC" if started else "unknown"),
     )
     spec = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    return Provenance(facts, spec)
+    return Origin(facts, spec)
 
 
 def _distinct(rows: pa.Table, column: str) -> list[str]:
