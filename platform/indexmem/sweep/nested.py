@@ -20,7 +20,7 @@ from typing import Any
 
 import ray
 
-from indexmem.cluster.connection import cluster
+from indexmem.cluster.connection import ray_cluster
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import as_said
 from indexmem.distill.runs import DistillRun
@@ -96,7 +96,7 @@ def train_from_stdin(address: str) -> int:
     """
     spec = Experiment.model_validate_json(sys.stdin.readline())
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    with cluster(address):
+    with ray_cluster(address):
         return train(spec, DistillRun.of(spec), lambda rows: None) or 0
 
 
