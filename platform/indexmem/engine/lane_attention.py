@@ -142,7 +142,7 @@ class BucketAttention:
                 logits = (query.flatten(1, 2) @ key[:, 0].transpose(-1, -2)).float().mul_(scaling)
                 sums.append(logits.unflatten(1, query.shape[1:3]).add_(mask_N1nT).logsumexp(-1))
             elif wants_lse:
-                sums.append(query.new_zeros(query.shape[:3], dtype=torch.float32))  # nobody reads these
+                sums.append(query.new_zeros(query.shape[:3], dtype=torch.float32))  # never read
         output_RQnd = columns.layout.into_lanes(torch.cat(outputs)).reshape(rows, heads, new, dim)
         if not wants_lse:
             return output_RQnd, None

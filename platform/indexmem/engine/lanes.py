@@ -205,7 +205,7 @@ class Opened:
         self.room, self.filled = room, 0
         self.count_1 = torch.zeros(1, dtype=torch.long, device=device)  # `filled` on the device
         self.gap_R = torch.zeros(rows, dtype=torch.long, device=device)
-        self._gaps: list[int] | None = None  # the same on the host, once somebody has asked
+        self._gaps: list[int] | None = None  # `gap_R` on the host, once it was asked for
         self._stride = STRIDES[device.type]
 
     def extend(self, valid_Rn: Tensor) -> None:

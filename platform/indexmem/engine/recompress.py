@@ -99,21 +99,8 @@ class _Group:
     row_r: Tensor  # batch indices, ascending
 
 
-@dataclass(frozen=True)
-class _Member:
-    """A row as its scorer knows it."""
-
-    scorer: DecodeScorer
-    selection: Selection
-    number: int  # among the scorer's rows
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """Which of a layer's cached tokens stay, as the columns that they have now."""
-
-    kept: Kept
-    lengths_H: Sequence[int]
+Member = tuple[_Group, int]  # a row's group, and its number among the group's rows
+Choice = tuple[Kept, Sequence[int]]  # which of a layer's cached tokens stay, as columns, and how many of each head
 
 
 class Recompression:
@@ -156,8 +143,10 @@ class Recompression:
         lengths_NR = self.cache.lengths().unflatten(1, (len(self._budget_R), -1)).amax(2)
         over_budget = bool((lengths_NR > lengths_NR.new_tensor(self._budget_R)).any())
         if over_budget or self.cache.free_columns < min(remaining, self.config.decode_every):
-            members = self._members()
-            chosen = {row: self._choose_shared(row, of) for row, of in members.items() if of.selection.shares}
+            members = {
+                row: (group, number) for group in self._groups for number, row in enumerate(group.row_r.tolist())
+            }
+            chosen = {row: self._choose_shared(row, x) for row, x in members.items() if x[0].selection.shares}
             self.cache.repack(partial(self._keep, members, chosen))
             newest_R = torch.stack([layers[0].position_HT[0, -1] for layers in self._held])
             self._next_position = [newest + 1 for newest in newest_R.tolist()]  # a GPU is waited for once
@@ -182,26 +171,18 @@ class Recompression:
         for group in self._groups:
             group.scorer.observe(tap, group.row_r, valid_Rn)
 
-    def _members(self) -> dict[int, _Member]:
-        """By batch row."""
-        return {
-            row: _Member(group.scorer, group.selection, number)
-            for group in self._groups
-            for number, row in enumerate(group.row_r.tolist())
-        }
-
-    def _choose_shared(self, row: int, member: _Member) -> list[_Choice]:
+    def _choose_shared(self, row: int, member: Member) -> list[Choice]:
         """What each layer keeps of a row whose heads share a budget. All scores are held for it, and nothing else."""
         scored = []
         for layer, held_by_layer in enumerate(self._held[row]):
             key_HTd = self.cache.keys_of(row, layer)
             held = held_by_layer.up_to(self._next_position[row], key_HTd.shape[1])
             scored.append(GrownLayer(self._score(member, layer, key_HTd, held), held.position_HT, held.lengths_H))
-        kept = member.selection.choose_grown(scored, self._budget_R[row], self.config.always_kept)
+        kept = member[0].selection.choose_grown(scored, self._budget_R[row], self.config.always_kept)
         lengths = lengths_of([x.positions_HK for x in kept], [x.counts_H for x in kept if x.counts_H is not None])
-        return [_Choice(*both) for both in zip(kept, lengths, strict=True)]
+        return list(zip(kept, lengths, strict=True))
 
-    def _choose(self, row: int, member: _Member, layer: int, key_HTd: Tensor, held: HeldPositions) -> _Choice:
+    def _choose(self, row: int, member: Member, layer: int, key_HTd: Tensor, held: HeldPositions) -> Choice:
         """What a layer keeps whose heads have budgets of their own."""
         heads, tokens, _ = key_HTd.shape
         budget = self._budget_R[row]
@@ -209,37 +190,39 @@ class Recompression:
             kept = everything(heads, tokens, key_HTd.device)
         else:
             grown = GrownLayer(self._score(member, layer, key_HTd, held), held.position_HT, held.lengths_H)
-            (kept,) = member.selection.choose_grown([grown], budget, self.config.always_kept)
-        return _Choice(kept, [kept.positions_HK.shape[1]] * heads)
+            (kept,) = member[0].selection.choose_grown([grown], budget, self.config.always_kept)
+        return kept, [kept.positions_HK.shape[1]] * heads
 
     def _keep(
         self,
-        members: Mapping[int, _Member],
-        chosen: Mapping[int, Sequence[_Choice]],
+        members: Mapping[int, Member],
+        chosen: Mapping[int, Sequence[Choice]],
         row: int,
         layer: int,
         key_HTd: Tensor,
         value_HTd: Tensor,
     ) -> tuple[Tensor, Sequence[int]]:
         """Which of a row's tokens stay, and how many of each head; what leaves is written to the row's memory."""
-        held, member = self._held[row][layer].up_to(self._next_position[row], key_HTd.shape[1]), members[row]
-        choice = chosen[row][layer] if row in chosen else self._choose(row, member, layer, key_HTd, held)
-        index_HK, lengths_H = choice.kept.positions_HK, choice.lengths_H
+        held = self._held[row][layer].up_to(self._next_position[row], key_HTd.shape[1])
+        group, number = members[row]
+        choice = chosen[row][layer] if row in chosen else self._choose(row, members[row], layer, key_HTd, held)
+        (index_HK, counts_H), lengths_H = choice
         if sum(lengths_H) < sum(held.lengths_H):
             leaves_HT = held.valid_HT.scatter(1, index_HK, False)
             evicted = partial(self._evicted, layer, key_HTd, value_HTd, held.position_HT, leaves_HT)
             self.cache.memories.write(layer, row, evicted)
-        stays_HK = oldest_first(*choice.kept)
-        member.scorer.keep(member.number, layer, stays_HK, lengths_H)
+        stays_HK = oldest_first(index_HK, counts_H)
+        group.scorer.keep(number, layer, stays_HK, lengths_H)
         self._held[row][layer] = held.only(stays_HK, lengths_H)
         return index_HK, lengths_H
 
-    def _score(self, member: _Member, layer: int, key_HTd: Tensor, held: HeldPositions) -> Tensor:
+    def _score(self, member: Member, layer: int, key_HTd: Tensor, held: HeldPositions) -> Tensor:
         """Scores [H, T], +inf for what always stays."""
+        group, number = member
         valid_HT = None if held.is_even else held.valid_HT
-        cached = CachedTokens(member.number, layer, key_HTd, held.position_HT, self._scaling[layer], valid_HT)
-        scores_HT = member.scorer.score(cached).float()
-        if member.selection.shares:  # what a scorer protects competes: other heads need not hold as much of it
+        cached = CachedTokens(number, layer, key_HTd, held.position_HT, self._scaling[layer], valid_HT)
+        scores_HT = group.scorer.score(cached).float()
+        if group.selection.shares:  # what a scorer protects competes: other heads need not hold as much of it
             scores_HT = scores_HT.clamp(*LARGEST)
         return protect(scores_HT, held.position_HT, self.config.sinks, self.config.decode_window)
 

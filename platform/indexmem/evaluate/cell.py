@@ -178,7 +178,7 @@ class CellEvaluator:
 
 
 def draw_seed(seed: int, sample: Sample) -> int:
-    """Of a sample's draws: all cells draw the same numbers, which makes their comparison less noisy."""
+    """Seed of a sample's draws: all cells draw the same numbers, which makes their comparison less noisy."""
     digest = hashlib.sha256(f"{seed}/{sample.id}/{sample.repeat}".encode()).digest()
     return int.from_bytes(digest[:8])
 

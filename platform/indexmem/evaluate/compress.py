@@ -41,8 +41,8 @@ class CompressedCells:
     errors: dict[str, Exception] = field(default_factory=dict)
 
     def attempt(self, cell: GridCell, compress: Callable[[], CompressedCell]) -> None:
-        """Compress for a cell. What a method raises costs this cell; the machine's errors are the caller's, who has a
-        smaller batch to try."""
+        """Compress for a cell. An error of the method fails this cell alone; an error of the machine is raised, since
+        less at once, or another machine, may succeed."""
         try:
             self.ready[cell.id] = compress()
         except Exception as error:

@@ -54,7 +54,7 @@ class Member:
 
 
 def shares(members: Sequence[Member]) -> list[float]:
-    """Each member's part of the speed of all; they sum to 1. Who has not shown its speed counts as average."""
+    """Each member's share of the speed of all; they sum to 1. A member of unknown speed counts as average."""
     known = [member.rate for member in members if member.rate]
     usual = sum(known) / len(known) if known else 1.0
     speeds = [member.rate or usual for member in members]
@@ -110,7 +110,7 @@ class Crew:
         return {next(iter(member.units.values())) for member in self._members if member.units}
 
     def resize(self, useful: int) -> None:
-        """Hire up to `grid.actors`, or else as many as fit, but no more than are `useful`. Looks now and then only.
+        """Hire up to `grid.actors`, or else as many as fit, but no more than are `useful`. Looks every few seconds.
 
         Raises UserError when actors die again and again while loading.
         """
@@ -184,7 +184,7 @@ class Crew:
                 raise UserError(
                     f"{self._load_failures} actors in a row died before they could work. The last one: "
                     f"{type(reason).__name__}: {str(reason)[:2000]}\n"
-                    "What is finished is stored. Mend this, and start the same command again."
+                    "What is finished is stored. Solve this, and start the same command again."
                 )
         elif member.state == "ready":
             self._checked = float("-inf")  # replace it at once

@@ -1,7 +1,7 @@
-"""One driver of a grid: it takes the cells that nobody works on, has their missing rows computed, and waits for others.
+"""One driver of a grid: it takes cells that no other driver holds, has their missing rows computed, waits for the rest.
 
-Several drivers may share a store: leases tell them apart. Who computes is up to `work`: actors (fanout.py) or this
-process (local.py).
+Several drivers may share a store: leases keep them apart. `work` computes: actors (fanout.py) or this process
+(local.py).
 """
 
 from __future__ import annotations

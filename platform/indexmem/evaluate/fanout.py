@@ -1,6 +1,6 @@
-"""A grid on Ray: who gets which unit of work, and what becomes of it.
+"""A grid on Ray: which actor gets which unit of work, and how its result is stored.
 
-Units go to whoever is free, so fast actors take more; the last ones are small, so that nobody waits long for anybody.
+Units go to actors that are free, so fast ones take more; the last units are small, so that all actors end together.
 The driver, which runs this, is the only writer.
 """
 
@@ -123,7 +123,7 @@ class Dispatch:
 
     def _told(self, crew: Crew, note: str) -> Progress:
         self._progress.actors, self._progress.note = len(crew.ready), note
-        self._metrics.moment(self._progress, self._backlog.rows)
+        self._metrics.state(self._progress, self._backlog.rows)
         return self._progress
 
 
@@ -154,8 +154,8 @@ class GridMetrics:
         """An actor died with a unit."""
         self._lost.inc(1, self._run)
 
-    def moment(self, progress: Progress, queued_rows: int) -> None:
-        """How things stand."""
+    def state(self, progress: Progress, queued_rows: int) -> None:
+        """How far the grid is, how many actors it has and how many rows wait."""
         self._wanted.set(progress.total, self._run)
         self._stored.set(progress.done, self._run)
         self._queued.set(queued_rows, self._run)

@@ -198,7 +198,7 @@ def _samples(benchmarks: Sequence[Benchmark], experiment: Experiment) -> tuple[d
 
 
 def _placeholders(benchmarks: Sequence[Benchmark], grid: GridConfig) -> tuple[dict[str, str], Samples]:
-    """The same for a model whose tokenizer is not at hand: samples without content, to be counted."""
+    """Stand-ins for `_samples` where the tokenizer is not at hand: samples without content, to be counted."""
     samples = {
         b.name: tuple(
             Sample(f"{b.name}/{index}", b.name, "", "", "", ("",), grid.max_new_tokens or b.max_new_tokens)

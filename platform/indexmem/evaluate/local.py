@@ -33,7 +33,7 @@ def evaluate_here(
         evaluator = CellEvaluator.load(experiment, plan.methods, plan.checkpoint, provenance, backbone)
         samples = experiment.grid.samples_per_batch or UNIT_SAMPLES[evaluator.backbone.device.type]
         worker = Worker(assignment_of(experiment, plan, provenance), evaluator)
-        # A lost lease: this process stood still, and who took the cells over computes them, too.
+        # A lost lease: this process stood still, and another driver took the cells over.
         yield from evaluate_units(worker, plan, missing, progress, samples, lambda: leases.lost)
 
     yield from drive(experiment, plan, work)

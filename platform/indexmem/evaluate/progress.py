@@ -20,7 +20,7 @@ from indexmem.progress.status import FailureNote, MethodScores, RunStatus, Score
 
 WINDOW_SECONDS = 120.0  # the rate is that of the last two minutes
 WINDOW_EVENTS = 8  # or of the last eight units, where units take longer
-MAX_METHODS, MAX_BUDGETS = 40, 16  # of the table: nobody reads a longer one
+MAX_METHODS, MAX_BUDGETS = 40, 16  # of the table: a longer one is not readable
 
 
 class _Event(NamedTuple):

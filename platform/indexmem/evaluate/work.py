@@ -105,7 +105,7 @@ class Unit:
 
 
 class Backlog:
-    """Missing rows that nobody works on. Hands them out sample by sample over all benchmarks, so that an interrupted
+    """Missing rows that no worker has yet. Hands them out sample by sample over all benchmarks, so that an interrupted
     grid has something to show for each.
     """
 
@@ -130,7 +130,7 @@ class Backlog:
         return unit
 
     def put_back(self, unit: Unit) -> None:
-        """A unit that was not worked on: somebody else's next."""
+        """Queue a unit that was not worked on: it is the next to be taken."""
         self._returned.append(unit)
         self.rows += unit.rows
 

@@ -126,7 +126,7 @@ class Worker:
     def run(self, unit: Unit) -> UnitOutcome:
         """All rows of the unit, in failed rows those that no way led to.
 
-        Raises what says that this process is of no more use: a device error after which nothing works.
+        Raises torch.AcceleratorError, after which nothing works on the device: another process must go on.
         """
         started = time.perf_counter()
         rows: list[ResultRow] = []
