@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from indexmem.results.summary import summarise
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(BINARY is None, reason="no Chromium on this machine: apt-get install chromium"),
+    pytest.mark.skipif(find_spec("kaleido") is None, reason="kaleido is not installed: pip install '.[images]'"),
 ]
 
 

@@ -79,4 +79,4 @@ def test_foreign_names_do_not_break_latex() -> None:
 def test_images_without_a_browser_are_a_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images.shutil, "which", lambda name: None)
     with pytest.raises(UserError, match="Images need a browser"):
-        images.browser()
+        images.check_drawable()

@@ -27,7 +27,7 @@ from indexmem.files import write_whole
 from indexmem.report.content import Content, gather
 from indexmem.report.figures.base import LEVEL
 from indexmem.report.files import write_files
-from indexmem.report.images import browser
+from indexmem.report.images import check_drawable
 from indexmem.report.pack import packed
 from indexmem.report.panels import all_panels
 from indexmem.report.scorecard import scorecard
@@ -82,7 +82,7 @@ def write_report(
     browser for images.
     """
     if images:
-        browser()
+        check_drawable()
     content = gather(experiment, rows, retention, history, sweeps, baseline)
     page = render(content, command, links, warning)
     write_whole(out, page)
