@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from indexmem.cli import ON_RAY, Arguments, add_arguments, argument, overrides_of, run_command
+from indexmem.cli import ON_RAY
+from indexmem.commands.parser import Arguments, add_arguments, argument, overrides_of, run_command
 from indexmem_testbed.config import load_pretraining
 
 TEXT = "Train the testbed, a small model that retrieves (Ray Train)."

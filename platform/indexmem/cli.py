@@ -8,36 +8,16 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from indexmem import __version__
+from indexmem.commands.parser import Arguments, Command, add_commands, argument, overrides_of, run_command
 from indexmem.errors import UserError
-from indexmem.files import FOLDER_FAULTS, expanded, unwritable
+from indexmem.files import expanded
 
 if TYPE_CHECKING:
     from indexmem.config.schema import Experiment
-
-Arguments = argparse.Namespace
-Argument = tuple[tuple[str, ...], Mapping[str, Any]]  # what `add_argument` is called with
-
-
-def argument(*names: str, **settings: Any) -> Argument:
-    return names, settings
-
-
-@dataclass(frozen=True)
-class Command:
-    """A row of the table. `call` returns the exit code."""
-
-    name: str
-    help: str | None  # None: not listed
-    call: Callable[[Arguments], int] | None = None
-    arguments: tuple[Argument, ...] = ()
-    actions: tuple[Command, ...] = ()  # commands below this one, which then has no call of its own
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,55 +25,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(make_parser(), argv)
 
 
-def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
-    """Parse the words, and call what the parser has set as `call`; returns its exit code, or 2 for a mistake."""
-    # The terminal belongs to our own progress lines.
-    for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
-        os.environ.setdefault(name, "1")
-    arguments, rest = parser.parse_known_args(argv)
-    # argparse gives up on overrides that come after an option.
-    if any("=" not in word or word.startswith("-") for word in rest) or (rest and "overrides" not in arguments):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if rest:
-        arguments.overrides = [*arguments.overrides, *rest]
-    try:
-        return int(arguments.call(arguments))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        if error.errno not in FOLDER_FAULTS:
-            raise
-        print(f"error: {unwritable(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nInterrupted. What is finished is stored; the same command goes on from here.", file=sys.stderr)
-        return 130
-
-
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands in the table."""
     parser = argparse.ArgumentParser(prog="indexmem", description=__doc__.splitlines()[0])
     parser.add_argument("--version", action="version", version=f"indexmem {__version__}")
-    _add_commands(parser, COMMANDS, "COMMAND")
+    add_commands(parser, COMMANDS, "COMMAND")
     return parser
-
-
-def _add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command], metavar: str) -> None:
-    below = parser.add_subparsers(required=True, metavar=metavar)
-    for command in commands:
-        listed: dict[str, Any] = {} if command.help is None else {"help": command.help}
-        child = below.add_parser(command.name, description=command.help, **listed)
-        add_arguments(child, command.arguments)
-        if command.actions:
-            _add_commands(child, command.actions, "ACTION")
-        else:
-            child.set_defaults(call=command.call)
-
-
-def add_arguments(parser: argparse.ArgumentParser, arguments: Sequence[Argument]) -> None:
-    for names, settings in arguments:
-        parser.add_argument(*names, **settings)
 
 
 def _spec(arguments: Arguments) -> Experiment:
@@ -101,11 +38,6 @@ def _spec(arguments: Arguments) -> Experiment:
     from indexmem.config.load import load
 
     return load(arguments.spec, overrides_of(arguments))
-
-
-def overrides_of(arguments: Arguments) -> list[str]:
-    """The overrides that a command was given, that of --model included."""
-    return [*arguments.overrides, *([f"model.id={arguments.model}"] if arguments.model else [])]
 
 
 def _date(text: str) -> dt.date:
@@ -166,20 +98,9 @@ def _nightly_status(arguments: Arguments) -> int:
 def _submit(arguments: Arguments) -> int:
     if arguments.command == "pretrain":
         return _pretrain_moved(arguments)
-    from indexmem.cluster.job import parse_variables
     from indexmem.commands.submit import Submission, submit_spec
 
-    how = Submission(
-        address=arguments.address,
-        if_running=arguments.if_running,
-        follow=arguments.follow,
-        send_files=arguments.files == "send",
-        send_code=arguments.code == "send",
-        installer=arguments.install,
-        variables=parse_variables(arguments.env),
-        dry_run=arguments.dry_run,
-    )
-    return submit_spec(arguments.command, _spec(arguments), how)
+    return submit_spec(arguments.command, _spec(arguments), Submission.of(arguments))
 
 
 def _methods(arguments: Arguments) -> int:
@@ -221,11 +142,10 @@ def _no_scheduler(arguments: Arguments) -> int:
     )
 
 
-OVERRIDES = argument("overrides", nargs="*", metavar="key=value", help="for example grid.samples=10")
 ADDRESS = argument("--address", help="Ray cluster; default: RAY_ADDRESS, else a private one on this machine")
 SPEC = (
     argument("spec", help="YAML spec, for example sweeps/smoke.yaml"),
-    OVERRIDES,
+    argument("overrides", nargs="*", metavar="key=value", help="for example grid.samples=10"),
     argument("--model", help="short for model.id=...: a built-in model, a folder or a hub id"),
 )
 ON_RAY = (

@@ -14,7 +14,7 @@ import pytest
 from mlflow_server import serving
 from report_rows import make_rows
 
-from indexmem.commands.grid_results import mirror_grid
+from indexmem.commands.report import mirror_grid
 from indexmem.config.budget import Budget
 from indexmem.config.load import validate
 from indexmem.report.verdict import verdict

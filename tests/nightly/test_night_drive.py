@@ -13,7 +13,7 @@ from night_rows import date, nightly_spec
 from indexmem.config.nightly import NightBudget, NightlySpec, SuiteConfig
 from indexmem.errors import UserError
 from indexmem.locks.leases import Leases
-from indexmem.nightly.drive import Drive, StepClock, describe, to_do
+from indexmem.nightly.drive import Drive, StepClock, step_ending, to_do
 from indexmem.nightly.night import NightRecord, Nights, StepRecord
 from indexmem.nightly.process import SOME_FAILED, Limits, StepProcess, last_lines
 from indexmem.nightly.steps import freeze_specs, steps_of
@@ -65,7 +65,7 @@ def test_a_failure_ends_its_suite_alone_and_is_tried_again(tmp_path):
     driver = Driver(spec, first_distill=-9, second_eval=SOME_FAILED)
     record = driver.run()
     assert driver.ran == ["first/distill", "second/distill", "second/eval"]
-    assert [describe(record.of(step.name)) for step in driver.steps] == [
+    assert [step_ending(record.of(step.name)) for step in driver.steps] == [
         "ended by SIGKILL",
         "not finished",
         "done",

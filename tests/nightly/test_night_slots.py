@@ -23,7 +23,6 @@ def at(*time: int) -> dt.datetime:
 def test_a_slot_counts_from_its_first_second():
     assert slots().newest(at(2026, 5, 4, 2, 0)) == at(2026, 5, 4, 2, 0)
     assert slots().newest(at(2026, 5, 4, 1, 59, 59)) == at(2026, 5, 3, 2, 0)
-    assert slots().following(at(2026, 5, 4, 2, 0)) == at(2026, 5, 5, 2, 0)
 
 
 def test_every_night_has_one_slot_when_clocks_change():

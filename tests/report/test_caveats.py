@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from report_rows import make_row, make_rows
 
-from indexmem.commands.grid_results import verdict_text
+from indexmem.commands.report import verdict_text
 from indexmem.report.tables import render_text
 from indexmem.report.verdict import verdict
 from indexmem.results.schema import ROW_SCHEMA

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pytest
 from report_rows import make_row, make_rows
 
-from indexmem.commands.grid_results import mirror_grid, print_scores
+from indexmem.commands.report import mirror_grid, print_scores
 from indexmem.config.load import with_overrides
 from indexmem.config.schema import Experiment, GridConfig
 from indexmem.errors import UserError

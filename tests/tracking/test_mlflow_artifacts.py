@@ -10,7 +10,7 @@ import pytest
 from mlflow_reading import client, rows, sink, spec
 from report_rows import MIXED, make_rows
 
-from indexmem.commands.grid_results import mirror_grid, verdict_text
+from indexmem.commands.report import mirror_grid, verdict_text
 from indexmem.report.verdict import verdict
 from indexmem.results.schema import FAILED
 from indexmem.results.summary import summarise

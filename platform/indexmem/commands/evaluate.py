@@ -5,7 +5,7 @@ from __future__ import annotations
 from signal import Signals
 
 from indexmem.cluster.connection import ray_cluster, wait_for_nodes
-from indexmem.commands.grid_results import NOT_RANKED, mirror_grid, print_scores, write_grid_report
+from indexmem.commands.report import NOT_RANKED, mirror_grid, print_scores, write_grid_report
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.engine.decode import CPU_BATCH_BYTES

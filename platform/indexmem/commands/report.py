@@ -1,11 +1,29 @@
-"""`indexmem report`: table and report from what is stored."""
+"""`indexmem report`, and what else is made of a grid's stored rows: the table in the terminal, the runs in MLflow."""
 
 from __future__ import annotations
 
-from indexmem.commands.grid_results import NOT_RANKED, print_scores, write_grid_report
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from indexmem.commands.training import read_history
 from indexmem.config.schema import Experiment
+from indexmem.config.spec import run_root
+from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
-from indexmem.evaluate.grid import plan
+from indexmem.evaluate.grid import GridPlan, plan
+from indexmem.report.html import write_report
+from indexmem.report.tables import comparison_table
+from indexmem.report.verdict import GridVerdict, verdict
+from indexmem.results.gate import Gate, gated
+from indexmem.results.summary import summarise
+from indexmem.results.sweeps import read_sweeps
+from indexmem.tracking.mlflow_sink import MlflowSink
+
+NOT_RANKED = 4  # exit code: all is evaluated, and the full cache is below grid.full_cache_floor
 
 
 def report_spec(experiment: Experiment, *, images: bool = False) -> int:
@@ -21,3 +39,68 @@ def report_spec(experiment: Experiment, *, images: bool = False) -> int:
     gate = print_scores(experiment, rows)
     print(f"Report: {path}")
     return NOT_RANKED if gate.shortfalls else 0
+
+
+def write_grid_report(
+    experiment: Experiment,
+    grid: GridPlan,
+    rows: pa.Table,
+    links: Mapping[str, str] = MappingProxyType({}),
+    *,
+    images: bool = False,
+) -> Path:
+    """Write <run root>/reports/<name>.html from `rows`, with the training curve where the spec trained its modules.
+
+    `links` (text -> address) lead to the run in MLflow and the Ray job, where there are any.
+    Beside it, the folder <name>/ has the numbers as CSV and LaTeX and, with `images`, the charts as PNG and SVG.
+    Below the spec's floor for the full cache, the report has the rows of the full cache alone, and says why.
+    """
+    gate = gated(rows, experiment.grid.full_cache_floor)
+    retention = grid.store.read(grid.partitions, "retention", cell_ids=grid.cell_ids)
+    history: list[dict[str, Any]] = []
+    if grid.checkpoint is not None and not experiment.indexer.checkpoint:
+        history = read_history(experiment, DistillRun.of(experiment))
+    out = report_path(experiment)
+    return write_report(
+        *(experiment, gate.rows, retention, out, history),
+        links=links,
+        warning=gate.explanation,
+        sweeps=read_sweeps(run_root(experiment), experiment.name),
+        folder=out.with_suffix(""),
+        images=images,
+    )
+
+
+def report_path(experiment: Experiment) -> Path:
+    """Where the report of a spec is written."""
+    return run_root(experiment) / "reports" / f"{experiment.name}.html"
+
+
+def print_scores(experiment: Experiment, rows: pa.Table) -> Gate:
+    """Print the comparison; below the spec's floor for the full cache, its scores alone and what to check."""
+    gate = gated(rows, experiment.grid.full_cache_floor)
+    print(comparison_table(gate.rows))
+    if gate.shortfalls:
+        print(f"\n{gate.explanation}\n")
+    return gate
+
+
+def mirror_grid(sink: MlflowSink, experiment: Experiment, rows: pa.Table, report: Path) -> str | None:
+    """Publish `rows`, with the report and its folder of numbers where they have been written.
+
+    Below the spec's floor for the full cache, only the full cache is published. Returns the run's URL or id, None if
+    MLflow did not answer.
+    """
+    gate = gated(rows, experiment.grid.full_cache_floor)
+    return sink.publish_grid(
+        experiment,
+        gate.rows,
+        artifacts={path.name: path for path in (report, report.with_suffix("")) if path.exists()},
+        verdict=gate.explanation or verdict_text(verdict(summarise(gate.rows))),
+    )
+
+
+def verdict_text(said: GridVerdict) -> str:
+    """The verdict as Markdown: the outcome in bold, then the finding at each budget."""
+    findings = [f"- {finding.budget.phrase}: **{finding.title}.** {finding.text}" for finding in said.findings]
+    return "\n".join([f"**{said.headline}**", "", *findings, "", said.basis])

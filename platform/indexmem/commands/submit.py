@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
-from indexmem.cluster.job import PACKAGE, Job, environment, job_of
+from indexmem.cluster.job import PACKAGE, Job, environment, job_of, parse_variables
 from indexmem.cluster.upload import Upload, check_size, plan_upload
 from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
@@ -22,14 +24,32 @@ from indexmem.tracking.run_tags import DASHBOARD_VARIABLE
 class Submission:
     """How a job is sent."""
 
-    address: str | None = None  # of the job server
-    if_running: Literal["join", "refuse"] = "join"
-    follow: bool = False
-    send_files: bool = True
-    send_code: bool = True
-    installer: Literal["uv", "pip"] | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
-    dry_run: bool = False
+    address: str | None  # of the job server
+    if_running: Literal["join", "refuse"]
+    follow: bool
+    send_files: bool
+    send_code: bool
+    installer: Literal["uv", "pip"] | None
+    variables: Mapping[str, str]
+    dry_run: bool
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Submission:
+        """As the command line says. Raises UserError for variables that are none."""
+        return cls(
+            address=arguments.address,
+            if_running=arguments.if_running,
+            follow=arguments.follow,
+            send_files=arguments.files == "send",
+            send_code=arguments.code == "send",
+            installer=arguments.install,
+            variables=parse_variables(arguments.env),
+            dry_run=arguments.dry_run,
+        )
+
+    def environment(self, folder: Path, variables: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+        """Ray's `runtime_env` of the job in `folder`, with these variables too."""
+        return environment(folder, {**variables, **self.variables}, send_code=self.send_code, installer=self.installer)
 
 
 def submit_spec(verb: str, experiment: Experiment, how: Submission) -> int:
@@ -43,7 +63,7 @@ def submit_spec(verb: str, experiment: Experiment, how: Submission) -> int:
     size = check_size([*upload.files.values(), *([PACKAGE] if how.send_code else [])])
     job = job_of(verb, upload)
     if how.dry_run:
-        _say_plan(job, upload, size, environment(Path("."), how.variables, **_brought(how)))
+        _say_plan(job, upload, size, how.environment(Path(".")))
         return 0
 
     from indexmem.cluster import job_server
@@ -51,10 +71,8 @@ def submit_spec(verb: str, experiment: Experiment, how: Submission) -> int:
     client = job_server.job_client(how.address)
     with tempfile.TemporaryDirectory(prefix="indexmem-") as folder:
         upload.write(Path(folder))
-        variables = {DASHBOARD_VARIABLE: client.get_address(), **how.variables}
-        attempt = job_server.start_attempt(
-            client, job, environment(Path(folder), variables, **_brought(how)), how.if_running
-        )
+        brought = how.environment(Path(folder), {DASHBOARD_VARIABLE: client.get_address()})
+        attempt = job_server.start_attempt(client, job, brought, how.if_running)
     print(attempt.submission, flush=True)
     _say_where(attempt.submission, attempt.new, client.get_address(), verb, experiment, how)
     return follow_job(how.address, attempt.submission) if how.follow else 0
@@ -95,10 +113,6 @@ def check_submitted(verb: str, experiment: Experiment) -> None:
             raise UserError(f"Unknown method '{method.name}'.{hint} `indexmem methods` lists them.")
     check_eviction(experiment.eviction, experiment.indexer, experiment.grid.methods)
     check_budgets(experiment.eviction, experiment.grid)
-
-
-def _brought(how: Submission) -> dict[str, Any]:
-    return {"send_code": how.send_code, "installer": how.installer}
 
 
 def _say_plan(job: Job, upload: Upload, size: int, brought: Mapping[str, Any]) -> None:

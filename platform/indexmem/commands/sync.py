@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from indexmem.commands.grid_results import mirror_grid, report_path
+from indexmem.commands.report import mirror_grid, report_path
 from indexmem.commands.sweep import sync_sweep
 from indexmem.commands.training import publish_training, read_history
 from indexmem.config.schema import Experiment

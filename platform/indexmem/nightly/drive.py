@@ -79,7 +79,7 @@ class Drive:
         elif asked and code in STOPPED:
             status = "unfinished"
         record = meter.save(status, code)
-        self.say(f"{step.name}: {describe(record)}, {duration(meter.seconds)}")
+        self.say(f"{step.name}: {step_ending(record)}, {duration(meter.seconds)}")
         if status == "failed":
             self.say(last_lines(step))
         return record
@@ -114,7 +114,7 @@ class StepClock:
         return record
 
 
-def describe(record: StepRecord) -> str:
+def step_ending(record: StepRecord) -> str:
     """How a step ended, in words."""
     if record.status == "done":
         return "done" if record.exit_code == 0 else "done, some rows failed"

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from indexmem.config.nightly import NightlySpec
 from indexmem.nightly.compare import Pair, families_of, improvements, regressions
-from indexmem.nightly.drive import describe
+from indexmem.nightly.drive import step_ending
 from indexmem.nightly.night import Night, NightRecord
 from indexmem.nightly.rows import NightScores, Speeds, groups_of, read_suite_rows, scores_of, slowdowns, speeds_of
 from indexmem.nightly.steps import NightStep
@@ -84,7 +84,7 @@ def _suite(
 ) -> SuiteOutcome:
     rows = tonight.tables[name]
     outcomes = [
-        StepOutcome(name=step.name, ending=describe(found), complete=found.status == "done", seconds=found.seconds)
+        StepOutcome(name=step.name, ending=step_ending(found), complete=found.status == "done", seconds=found.seconds)
         for step, found in ((step, record.of(step.name)) for step in steps)
     ]
     return SuiteOutcome(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from indexmem.files import write_whole
 from indexmem.nightly.night import Night, Nights
-from indexmem.nightly.verdict import Change, MethodScore, NightVerdict
+from indexmem.nightly.verdict import Change, MethodScore, NightVerdict, Slowdown
 from indexmem.progress.status import duration
 
 ENOUGH_NIGHTS = 3  # two that are equal by chance look like a method that always answers alike
@@ -18,8 +18,21 @@ UNKNOWN_SPREAD = (
     f"Before there are {ENOUGH_NIGHTS} earlier nights, that does not hold for modules that every night trains anew: "
     "how far chance alone moves them is unknown."
 )
-COLUMNS_OF_NIGHTS = ("night", "status", "rows", "failed", "worse", "better", "time", "commit", "page")
-SHOWN = 50  # changes in a table; the rest is in verdict.json
+MAX_ROWS = 50  # of a table; the rest is in verdict.json
+CHANGE_COLUMNS = ("suite", "method", "where", "before", "tonight", "change (95% interval)", "samples", "p")
+SLOW_COLUMNS = ("suite", "method", "median time of", "before", "tonight", "factor")
+NIGHT_COLUMNS = ("night", "status", "rows", "failed", "worse", "better", "time", "commit", "page")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of the page: a title, a sentence, a table. What is empty is left out."""
+
+    title: str
+    text: str = ""
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    names: int = 0  # leading columns that hold names, not numbers
 
 
 def write_pages(night: Night, verdict: NightVerdict) -> None:
@@ -30,25 +43,13 @@ def write_pages(night: Night, verdict: NightVerdict) -> None:
 
 def markdown(verdict: NightVerdict) -> str:
     """The verdict as Markdown."""
-    blocks = [f"## {verdict.nightly} {verdict.date}", f"**{verdict.headline}**", explanation(verdict)]
-    for title, changes in (("Worse", verdict.regressions), ("Better", verdict.improvements)):
-        if changes:
-            head = ("suite", "method", "where", "before", "tonight", "change (95% interval)", "samples", "p")
-            blocks += [f"### {title}", _table(head, map(_change_row, changes[:SHOWN])), *_more(changes)]
-    if verdict.slowdowns:
-        slow = [
-            (s.suite, s.method, s.measure, seconds(s.before), seconds(s.now), f"{s.now / s.before:.1f}x")
-            for s in verdict.slowdowns[:SHOWN]
-        ]
-        columns = ("suite", "method", "median time of", "before", "tonight", "factor")
-        blocks += ["### Slower (a warning only)", _table(columns, slow)]
-    for suite in verdict.suites:
-        steps = ", ".join(f"{step.name} {step.ending} ({duration(step.seconds)})" for step in suite.steps)
-        scores = [(s.method, percent(s.before), percent(s.now), points(s)) for s in suite.scores]
-        blocks += [f"### {suite.name}", f"{suite.rows} rows, {suite.failed} failed; {steps}."]
-        blocks += [_table(("method", "before", "tonight", "change"), scores)] if scores else []
-    blocks += ["\n".join(f"- {note}" for note in verdict.notes)] if verdict.notes else []
-    return "\n\n".join([*blocks, f"Code: {verdict.commit or 'unknown'}"]) + "\n"
+    parts = [f"## {verdict.nightly} {verdict.date}", f"**{verdict.headline}**", explanation(verdict)]
+    for block in blocks(verdict):
+        table = [block.columns, ["---"] * len(block.columns), *block.rows] if block.rows else []
+        lines = ["| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in table]
+        parts += filter(None, [f"### {block.title}", block.text, "\n".join(lines)])
+    parts += ["\n".join(f"- {note}" for note in verdict.notes)] if verdict.notes else []
+    return "\n\n".join([*parts, f"Code: {verdict.commit or 'unknown'}"]) + "\n"
 
 
 def html(verdict: NightVerdict) -> str:
@@ -60,16 +61,28 @@ def html(verdict: NightVerdict) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "seconds": seconds, "duration": duration, "p": p_value_text}
     style = files("indexmem.nightly").joinpath("templates", "nightly.css").read_text(encoding="utf-8")
     return environment.get_template("nightly.html.j2").render(
-        verdict=verdict,
-        explanation=explanation(verdict),
-        tables=(("Worse", verdict.regressions), ("Better", verdict.improvements)),
-        points=points,
-        shown=SHOWN,
-        style=Markup(style),
+        verdict=verdict, explanation=explanation(verdict), blocks=blocks(verdict), style=Markup(style)
     )
+
+
+def blocks(verdict: NightVerdict) -> list[Block]:
+    """What moved, what became slower, and each suite."""
+    found = []
+    for title, changes in (("Worse", verdict.regressions), ("Better", verdict.improvements)):
+        more = f"and {len(changes) - MAX_ROWS} more, in verdict.json" if len(changes) > MAX_ROWS else ""
+        if changes:
+            found.append(Block(title, more, CHANGE_COLUMNS, tuple(map(_change_row, changes[:MAX_ROWS])), names=3))
+    if verdict.slowdowns:
+        text = "A warning only: machines are shared. Medians over rows on the same kind of device."
+        found.append(Block("Slower", text, SLOW_COLUMNS, tuple(map(_slow_row, verdict.slowdowns[:MAX_ROWS])), names=3))
+    for suite in verdict.suites:
+        steps = ", ".join(f"{step.name} {step.ending} ({duration(step.seconds)})" for step in suite.steps)
+        text = f"{suite.rows} rows, {suite.failed} failed; {steps}."
+        rows = tuple((s.method, _percent(s.before), _percent(s.now), _points(s)) for s in suite.scores)
+        found.append(Block(suite.name, text, ("method", "before", "tonight", "change in points"), rows, names=1))
+    return found
 
 
 def explanation(verdict: NightVerdict) -> str:
@@ -87,56 +100,42 @@ def explanation(verdict: NightVerdict) -> str:
 
 
 def nights_table(nights: Nights, last: int) -> str:
-    """Newest first; a night without a verdict is unfinished."""
-    lines: list[tuple[str, ...]] = [COLUMNS_OF_NIGHTS]
+    """The last nights, newest first; a night without a verdict is unfinished."""
+    lines: list[tuple[str, ...]] = [NIGHT_COLUMNS]
     for night in nights.all()[:last]:
         verdict, spent = night.verdict(), duration(night.record().seconds)
         if verdict is None:
             lines.append((str(night.date), "unfinished", "", "", "", "", spent, "", str(night.folder)))
             continue
-        counts = (
-            sum(suite.rows for suite in verdict.suites),
-            sum(suite.failed for suite in verdict.suites),
-            len(verdict.regressions),
-            len(verdict.improvements),
-        )
-        tail = (spent, verdict.commit[:12], str(night.page))
-        lines.append((str(night.date), verdict.status, *map(str, counts), *tail))
+        rows, failed = sum(suite.rows for suite in verdict.suites), sum(suite.failed for suite in verdict.suites)
+        counts = map(str, (rows, failed, len(verdict.regressions), len(verdict.improvements)))
+        lines.append((str(night.date), verdict.status, *counts, spent, verdict.commit[:12], str(night.page)))
     if len(lines) == 1:
         return f"no nights yet under {nights.folder}"
-    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS_OF_NIGHTS))]
+    widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
 
 
-def percent(share: float | None) -> str:
-    """A mean score in percent."""
+def _change_row(change: Change) -> tuple[str, ...]:
+    interval = f"{100 * change.effect:+.1f} ({100 * change.low:+.1f} to {100 * change.high:+.1f})"
+    p_value = "< 0.0001" if change.p_value < 1e-4 else f"{change.p_value:.4f}"
+    places = (change.suite, change.method, change.where, _percent(change.before), _percent(change.now))
+    return (*places, interval, str(change.samples), p_value)
+
+
+def _slow_row(slow: Slowdown) -> tuple[str, ...]:
+    times = (_seconds(slow.before), _seconds(slow.now), f"{slow.now / slow.before:.1f}x")
+    return (slow.suite, slow.method, slow.measure, *times)
+
+
+def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}%"
 
 
-def points(score: MethodScore) -> str:
-    """By how many points it changed."""
+def _points(score: MethodScore) -> str:
     return "-" if score.before is None else f"{100 * (score.now - score.before):+.1f}"
 
 
-def p_value_text(p_value: float) -> str:
-    return "< 0.0001" if p_value < 1e-4 else f"{p_value:.4f}"
-
-
-def seconds(value: float) -> str:
+def _seconds(value: float) -> str:
     """0.0123 -> '12.3 ms', 6.1 -> '6.1 s'."""
     return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
-
-
-def _change_row(change: Change) -> Sequence[str]:
-    interval = f"{100 * change.effect:+.1f} ({100 * change.low:+.1f} to {100 * change.high:+.1f})"
-    places = (change.suite, change.method, change.where, percent(change.before), percent(change.now))
-    return (*places, interval, str(change.samples), p_value_text(change.p_value))
-
-
-def _more(changes: Sequence[Change]) -> list[str]:
-    return [f"and {len(changes) - SHOWN} more, in verdict.json"] if len(changes) > SHOWN else []
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)

@@ -46,7 +46,3 @@ class Slots:
         """The last slot at or before `now`."""
         # A slot at this very second counts: schedulers are punctual.
         return next(CronSim(self.cron, now + dt.timedelta(seconds=1), reverse=True))
-
-    def following(self, now: dt.datetime) -> dt.datetime:
-        """The first slot after `now`."""
-        return next(CronSim(self.cron, now))
