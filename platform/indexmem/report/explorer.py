@@ -34,7 +34,7 @@ def _group(rows: pa.Table, benchmark: str, first: Collection[str], characters: i
     ids = sorted(pc.unique(rows["sample_id"]).to_pylist(), key=_natural)
     s = pc.index_in(rows["sample_id"], pa.array(ids)).to_numpy()
     names = rows.select(["method", "budget"]).group_by(["method", "budget"]).aggregate([]).to_pylist()
-    cells = {(item["method"], item["budget"]): place for place, item in enumerate(names)}
+    cells = {(item["method"], item["budget"]): index for index, item in enumerate(names)}
     c = np.array([cells[pair] for pair in zip(rows["method"].to_pylist(), rows["budget"].to_pylist())])
     scores_CS = _means(rows, c, s, (len(cells), len(ids)))
     told = _told(scores_CS, ids, first, _typical(rows) * len(cells), characters)
@@ -47,8 +47,8 @@ def _group(rows: pa.Table, benchmark: str, first: Collection[str], characters: i
         "references": [[visible(text, MAX_ANSWER) for text in references[name] or ()] for name in ids],
         "told": told,
         "cells": [
-            {"method": m, "budget": b, "scores": percents(scores_CS[place]), "said": said.get((m, b), {})}
-            for (m, b), place in cells.items()
+            {"method": m, "budget": b, "scores": percents(scores_CS[index]), "said": said.get((m, b), {})}
+            for (m, b), index in cells.items()
         ],
         "texts": table.texts,
     }
@@ -59,13 +59,13 @@ class _Texts:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self._places: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
 
-    def place(self, text: str) -> int:
-        if text not in self._places:
-            self._places[text] = len(self.texts)
+    def index(self, text: str) -> int:
+        if text not in self._numbers:
+            self._numbers[text] = len(self.texts)
             self.texts.append(text)
-        return self._places[text]
+        return self._numbers[text]
 
 
 def _means(rows: pa.Table, c: np.ndarray, s: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
@@ -101,8 +101,8 @@ def _answers(
     for row in rows.select(list(COLUMNS)).sort_by("repeat").to_pylist():
         failed = f"failed: {row['error_class']}: {row['error_message']}"
         text = row["prediction"] if row["status"] == OK else failed
-        place = table.place(visible(text or "", MAX_ANSWER))
-        found.setdefault((row["method"], row["budget"]), {}).setdefault(numbers[row["sample_id"]], place)
+        index = table.index(visible(text or "", MAX_ANSWER))
+        found.setdefault((row["method"], row["budget"]), {}).setdefault(numbers[row["sample_id"]], index)
     return found
 
 

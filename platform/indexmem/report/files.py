@@ -108,8 +108,8 @@ def _scores(model: str, summary: Summary) -> Iterable[list[Any]]:
         limits = _numbers(cell.mean, cell.low, cell.high)
         names = [model, method, str(budget), _ratio(budget), benchmark]
         yield [*names, *limits, cell.n, summary.standing(method, budget, benchmark)]
-    columns = {name: place for place, name in enumerate((MEAN, *summary.benchmarks))}
-    for budget, benchmark in sorted(summary.contests, key=lambda place: (place[0], columns[place[1]])):
+    column = {name: index for index, name in enumerate((MEAN, *summary.benchmarks))}
+    for budget, benchmark in sorted(summary.contests, key=lambda index: (index[0], column[index[1]])):
         for method in summary.contests[budget, benchmark].lacking:
             yield [model, method, str(budget), _ratio(budget), benchmark, "", "", "", "", "unranked"]
 

@@ -128,10 +128,10 @@ def _data(content: Content) -> dict[str, str]:
     found = {}
     for view in content.views:
         found[f"scores-{view.number}"] = packed(scorecard(view.model, view.summary))
-        for place, group in enumerate(view.samples):
-            found[f"samples-{view.number}-{place}"] = packed(group)
-        for place, sample in enumerate(view.kept["samples"]):
-            found[f"kept-{view.number}-{place}"] = packed(sample)
+        for index, group in enumerate(view.samples):
+            found[f"samples-{view.number}-{index}"] = packed(group)
+        for index, sample in enumerate(view.kept["samples"]):
+            found[f"kept-{view.number}-{index}"] = packed(sample)
         for panel in all_panels(view.sections):
             found[f"figure-{view.number}-{panel.id}"] = packed(_figure(panel.figure))
     return found | {f"figure-all-{panel.id}": packed(_figure(panel.figure)) for panel in all_panels(content.common)}

@@ -36,8 +36,8 @@ def styles(methods: Iterable[str]) -> dict[str, Style]:
     """Styles by method label. Assigned by name, not by rank, so that a re-run keeps its colours."""
     chosen: dict[str, Style] = {}
     taken = 0
-    for place, method in enumerate(sorted(methods)):
-        marker = MARKERS[place % len(MARKERS)]
+    for index, method in enumerate(sorted(methods)):
+        marker = MARKERS[index % len(MARKERS)]
         learned = LEARNED.get(method)
         chosen[method] = Style(
             learned or COLORS[taken % len(COLORS)],

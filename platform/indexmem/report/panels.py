@@ -20,7 +20,7 @@ from indexmem.report.figures.labels import facet_chart, heat_map
 from indexmem.report.figures.search import importance_bars, parallel_coordinates
 from indexmem.report.figures.tradeoffs import score_by_bytes, score_by_time
 from indexmem.report.figures.training import loss_curve
-from indexmem.report.sweeps import finished, importances
+from indexmem.report.sweeps import importances
 from indexmem.results.summary import MEAN, Summary
 from indexmem.results.sweeps import Sweep
 
@@ -72,14 +72,14 @@ def heat_groups(maps: Iterable[HeatMap], summary: Summary) -> tuple[PanelGroup, 
         compared = [m for m in found if any(method in m.scores for method in summary.methods)]
         panels = tuple(
             Panel(
-                f"heat-{number}-{place}",
+                f"heat-{number}-{index}",
                 f"{benchmark}, {m.budget.phrase}",
                 f"Heat maps of {benchmark} at {m.budget.phrase}: mean score by context length and needle depth",
                 heat_map(m, summary.methods),
                 benchmark,
                 wide=True,
             )
-            for place, m in enumerate(compared)
+            for index, m in enumerate(compared)
         )
         groups.append(PanelGroup(panels, choices=tuple(m.budget.phrase for m in compared)))
     return tuple(group for group in groups if group.panels)
@@ -168,10 +168,10 @@ def sweep_groups(sweeps: Sequence[Sweep]) -> tuple[PanelGroup, ...]:
     """For each sweep its trials, and which settings matter."""
     groups = []
     for number, sweep in enumerate(sweeps):
-        if not finished(sweep):
+        if not sweep.ranked:
             continue
-        best, objective = finished(sweep)[-1], sweep.objectives[0]
-        caption = f"{len(finished(sweep))} trials; the best has {objective.metric} {best.metrics[objective.metric]:.4g}"
+        best, objective = sweep.ranked[0], sweep.objectives[0]
+        caption = f"{len(sweep.ranked)} trials; the best has {objective.metric} {best.metrics[objective.metric]:.4g}"
         if (fresh := best.fresh.get(objective.metric)) is not None:
             caption += f" on the samples that chose it and {fresh:.4g} on fresh ones"
         if sweep.repeated:

@@ -21,8 +21,8 @@ def scorecard(model: str, summary: Summary) -> dict[str, Any]:
     """
     methods = (FULL_LABEL, *summary.methods)
     budgets = list(dict.fromkeys(str(budget) for _, budget, _ in sorted(summary.cells, key=lambda key: key[1])))
-    number = {name: place for place, name in enumerate(methods)}
-    benchmark_number = {MEAN: -1} | {name: place for place, name in enumerate(summary.benchmarks)}
+    number = {name: index for index, name in enumerate(methods)}
+    benchmark_number = {MEAN: -1} | {name: index for index, name in enumerate(summary.benchmarks)}
     cells = []
     for (method, budget, benchmark), cell in summary.cells.items():
         contest = summary.contests.get((budget, benchmark))

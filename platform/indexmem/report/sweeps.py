@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from indexmem.results.sweeps import Sweep, Trial
+from indexmem.results.sweeps import Sweep
 
 FEWEST_TRIALS = 8  # fewer say nothing about several settings
 TREES, SHUFFLES = 60, 10
@@ -60,12 +59,6 @@ def scaled(sweep: Sweep, axis: str, value: Any) -> float:
         return list(map(repr, known)).index(repr(value)) / max(1, len(known) - 1)
     low, high, at = (_warped(sweep, axis, item) for item in (known[0], known[-1], value))
     return (at - low) / (high - low) if high > low else 0.5
-
-
-def finished(sweep: Sweep) -> Sequence[Trial]:
-    """Trials to draw, the worst first, so that the best lie on top."""
-    objective = sweep.objectives[0]
-    return sorted(sweep.valued, key=lambda trial: -objective.sign * trial.metrics[objective.metric])
 
 
 def _warped(sweep: Sweep, axis: str, value: Any) -> float:

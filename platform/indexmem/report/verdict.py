@@ -41,7 +41,7 @@ def verdict(summary: Summary) -> GridVerdict:
 
 
 def refusal(gate: Gate) -> GridVerdict:
-    """What stands in the verdict's place when the full cache forbids a ranking."""
+    """The verdict where the full cache is below its floor, so that nothing may be ranked."""
     return GridVerdict(gate.headline, (), f"{'; '.join(map(str, gate.shortfalls))}. {ADVICE}")
 
 

@@ -22,11 +22,11 @@ MIN_MARK = 4  # shorter references match by chance all over a context
 def viewer_data(rows: pa.Table, retention: pa.Table, methods: Sequence[str]) -> dict[str, Any]:
     """JSON-ready examples, at least one where any exist; `omitted` counts those left out for size."""
     rows = rows.filter(pc.is_in(rows["sample_id"], pc.unique(retention["sample_id"])))
-    places = _places(rows, retention)
-    order = {name: place for place, name in enumerate(methods)}
+    recorded = _recorded(rows, retention)
+    order = {name: index for index, name in enumerate(methods)}
     samples: list[dict[str, Any]] = []
     values = by_layer = 0
-    for sample_id, cells in places.items():
+    for sample_id, cells in recorded.items():
         first = next(iter(cells.values()))
         size = len(cells) * len(retention["tokens"][first])
         if samples and values + size > MAX_VALUES:
@@ -36,7 +36,7 @@ def viewer_data(rows: pa.Table, retention: pa.Table, methods: Sequence[str]) -> 
         sample = _sample(rows, retention, sample_id, cells, layers=by_layer <= MAX_LAYER_VALUES)
         sample["cells"].sort(key=lambda c: (order.get(c["method"], len(order)), Budget.parse(c["budget"])))
         samples.append(sample)
-    return {"samples": samples, "omitted": len(places) - len(samples)}
+    return {"samples": samples, "omitted": len(recorded) - len(samples)}
 
 
 def find_tokens(tokens: Sequence[str], texts: Sequence[str]) -> list[int]:
@@ -53,16 +53,16 @@ def find_tokens(tokens: Sequence[str], texts: Sequence[str]) -> list[int]:
     return sorted(found)
 
 
-def _places(rows: pa.Table, retention: pa.Table) -> dict[str, dict[tuple[str, str], int]]:
+def _recorded(rows: pa.Table, retention: pa.Table) -> dict[str, dict[tuple[str, str], int]]:
     """sample id -> (method, budget) -> row number in `retention`, first repeat only; not of the full cache."""
     asked = rows.select(["cell_id", "sample_id", "method", "budget"]).to_pylist()
     names = {(row["cell_id"], row["sample_id"]): (row["method"], row["budget"]) for row in asked}
-    places: dict[str, dict[tuple[str, str], int]] = {}
+    recorded: dict[str, dict[tuple[str, str], int]] = {}
     for number, key in enumerate(retention.select(list(KEY)).to_pylist()):
         cell = names.get((key["cell_id"], key["sample_id"]))
         if cell is not None and cell[0] != FULL_LABEL:
-            places.setdefault(key["sample_id"], {}).setdefault(cell, number)
-    return dict(sorted(places.items()))
+            recorded.setdefault(key["sample_id"], {}).setdefault(cell, number)
+    return dict(sorted(recorded.items()))
 
 
 def _sample(

@@ -1,4 +1,4 @@
-"""What a reader of a comparison must know besides its numbers, in sentences. Nothing is said where all is well."""
+"""What a reader of a comparison must know besides its numbers, in sentences; none where there is nothing to warn of."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def conform(found: pa.Table, fields: pa.Schema) -> pa.Table:
 
 
 def _scored(rows: pa.Table) -> pa.Table:
-    """The same with status FAILED, and the reason, where an OK row has no score that statistics could use."""
+    """`rows` with status FAILED, and the reason, where an OK row has no score in [0, 1]."""
     if not {"status", "score"} <= set(rows.column_names):
         return rows
     score = rows["score"]
@@ -139,10 +139,10 @@ def _scored(rows: pa.Table) -> pa.Table:
         return rows
     seen = pc.coalesce(score.cast(pa.string()), pa.scalar("null"))
     reason = pc.binary_join_element_wise("the stored score is ", seen, ", no number in [0, 1]", "")
-    told = {"status": FAILED, "score": None, "error_class": "ScoreError", "error_message": reason}
-    for name in [name for name in told if name in rows.column_names]:
-        place = rows.schema.get_field_index(name)
-        rows = rows.set_column(place, rows.schema.field(name), pc.if_else(wrong, told[name], rows[name]))
+    failure = {"status": FAILED, "score": None, "error_class": "ScoreError", "error_message": reason}
+    for name in [name for name in failure if name in rows.column_names]:
+        index = rows.schema.get_field_index(name)
+        rows = rows.set_column(index, rows.schema.field(name), pc.if_else(wrong, failure[name], rows[name]))
     return rows
 
 

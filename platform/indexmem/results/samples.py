@@ -128,12 +128,12 @@ def _laid_out(
 ) -> tuple[Floats, NDArray[np.int64]]:
     """score_CS of the samples that any column answered, NaN where one did not, and group_S of these samples."""
     keys = enumerate((*column, benchmark) for column in columns)
-    found = {place: scores[key] for place, key in keys if key in scores}
+    found = {index: scores[key] for index, key in keys if key in scores}
     group_of = {s: g for each in found.values() for s, g in zip(each.samples.tolist(), each.groups.tolist())}
     samples = np.array(sorted(group_of), dtype=np.int64)
     score_CS = np.full((len(columns), samples.size), np.nan)
-    for place, each in found.items():
-        score_CS[place, np.searchsorted(samples, each.samples)] = each.values
+    for index, each in found.items():
+        score_CS[index, np.searchsorted(samples, each.samples)] = each.values
     return score_CS, np.array([group_of[sample] for sample in samples.tolist()], dtype=np.int64)
 
 

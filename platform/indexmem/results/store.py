@@ -242,8 +242,8 @@ class RowStore:
             parts = list(pool.map(lambda path: use(read_part(path, self._content(path), table, fields)), paths))
         for part in parts:
             if part.complaint:
-                told = f"Left out {part.path}: {part.complaint}.{AGAIN[table] if part.damaged else ''}"
-                warnings.warn(told, RuntimeWarning, stacklevel=5)
+                message = f"Left out {part.path}: {part.complaint}.{AGAIN[table] if part.damaged else ''}"
+                warnings.warn(message, RuntimeWarning, stacklevel=5)
         return parts
 
     def _list(self, partition: str, table: TableName) -> list[str]:

@@ -64,7 +64,7 @@ class Contest:
         """
         if self.closest_rival is None:
             return None
-        scores = {method: self.common.values_NM[:, place] for place, (method, _) in enumerate(self.common.columns)}
+        scores = {method: self.common.values_NM[:, index] for index, (method, _) in enumerate(self.common.columns)}
         methods, design = len(self.lead) + 1, self.common.design
         return minimum_detectable_difference(
             scores[self.best],
@@ -87,7 +87,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything that is said about a grid's scores."""
+    """A grid's scores: intervals, comparisons, and what to know about them."""
 
     methods: tuple[str, ...]  # compared methods, best first; never FULL_LABEL
     budgets: tuple[Budget, ...]  # in display order, without the full cache's
@@ -113,8 +113,8 @@ class Summary:
     @property
     def listed(self) -> dict[Key, Interval]:
         """`cells` in display order: the full cache, methods from the best on; by budget; the mean, then benchmarks."""
-        method = {name: place for place, name in enumerate((FULL_LABEL, *self.methods))}
-        benchmark = {name: place for place, name in enumerate((MEAN, *self.benchmarks))}
+        method = {name: rank for rank, name in enumerate((FULL_LABEL, *self.methods))}
+        benchmark = {name: rank for rank, name in enumerate((MEAN, *self.benchmarks))}
         keys = sorted(self.cells, key=lambda key: (method[key[0]], key[1], benchmark[key[2]]))
         return {key: self.cells[key] for key in keys}
 
@@ -152,16 +152,16 @@ def summarise(rows: pa.Table) -> Summary:
 
     compared: dict[tuple[Budget, str], Matched] = {}
     cells: dict[Key, Interval] = {}
-    places = [(b, (b,)) for b in benchmarks] + [(MEAN, benchmarks)]
+    scopes = [(b, (b,)) for b in benchmarks] + [(MEAN, benchmarks)]
     known = scores | answered_by_any(scores)
     reference = (NOTHING_EVICTED,) if FULL_LABEL in pc.unique(rows["method"]).to_pylist() else ()
-    for budget, (place, strata) in product((*reference, *budgets), places):
+    for budget, (scope, strata) in product((*reference, *budgets), scopes):
         full = budget == NOTHING_EVICTED  # is compared with nobody, but must have what anybody answered
         common = matched(known, [(name, budget) for name in ((FULL_LABEL, ANY) if full else names)], strata)
         if common is not None:
-            compared[budget, place] = common
+            compared[budget, scope] = common
             cells |= {
-                (*column, place): macro_ci(common.of(column), common.design)
+                (*column, scope): macro_ci(common.of(column), common.design)
                 for column in common.columns
                 if column[0] != ANY
             }
@@ -169,8 +169,8 @@ def summarise(rows: pa.Table) -> Summary:
     ranked = tuple(sorted(names, key=lambda method: (*_rank(cells, method), method)))
     contests = {key: _contest(common, ranked) for key, common in compared.items() if key[0] != NOTHING_EVICTED}
     failed = rows.num_rows - rows.filter(pc.equal(rows["status"], OK)).num_rows
-    said = caveats(rows, {budget: common for (budget, place), common in compared.items() if place == MEAN})
-    return Summary(ranked, budgets, benchmarks, scores, cells, contests, said, failed, rows.num_rows)
+    sentences = caveats(rows, {budget: common for (budget, scope), common in compared.items() if scope == MEAN})
+    return Summary(ranked, budgets, benchmarks, scores, cells, contests, sentences, failed, rows.num_rows)
 
 
 def by_model(rows: pa.Table) -> dict[str, pa.Table]:

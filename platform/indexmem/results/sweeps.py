@@ -48,7 +48,7 @@ class Trial:
     error: str = ""
     started_at: str = ""  # ISO 8601, UTC
     git_commit: str = ""
-    fresh: Mapping[str, float] = field(default_factory=dict)  # of a winner: on samples that had no say in its choice
+    fresh: Mapping[str, float] = field(default_factory=dict)  # of a winner: on samples that chose no trial
     fresh_cell_ids: tuple[str, ...] = ()
 
     @property
@@ -133,7 +133,7 @@ class Sweep:
 
     def table(self) -> pa.Table:
         """One row a trial, by number: COLUMNS, a column for each axis, and one for each metric that some trial has;
-        `fresh/...` are winners' objectives on samples that had no say in their choice.
+        `fresh/...` are winners' objectives on samples that chose no trial.
         """
         metrics = sorted({name for trial in self.trials for name in trial.metrics})
         columns = {name: [getattr(trial, name) for trial in self.trials] for name in COLUMNS}
@@ -189,7 +189,7 @@ class SweepFolder:
 def read_sweeps(root: Path, name: str | None = None) -> list[Sweep]:
     """The sweeps under a run root, those of a spec's `name` alone if given; the one begun last comes first.
 
-    A damaged one is named in a warning and left out: it is no reason to say nothing of the others.
+    A damaged one is named in a warning and left out.
     """
     headers = sorted((root / "sweeps").glob("*/sweep.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     sweeps = []
@@ -210,8 +210,10 @@ def _read_trial(path: Path) -> Trial | None:
         sequences = {name: tuple(content.get(name, ())) for name in ("curve", "cell_ids", "fresh_cell_ids")}
         return Trial(**content | sequences)
     except MISSHAPEN as error:
-        told = f"Left out {path}: damaged ({error}). The next `indexmem sweep` of its spec tries another in its place."
-        warnings.warn(told, RuntimeWarning, stacklevel=2)
+        message = (
+            f"Left out {path}: damaged ({error}). The next `indexmem sweep` of its spec tries another in its place."
+        )
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
         return None
 
 

@@ -24,10 +24,10 @@ class Units:
         """The clusters that `clusters` ([n] labels) names, in the order of the labels; by default each value alone."""
         if clusters is None:
             return cls(values, np.ones_like(values))
-        _, places = np.unique(np.asarray(clusters), return_inverse=True)
-        assert places.shape == values.shape, f"{places.size} labels for {values.size} values"
-        sizes = np.bincount(places).astype(np.float64)
-        return cls(np.bincount(places, weights=values) / sizes, sizes)
+        _, unit_of = np.unique(np.asarray(clusters), return_inverse=True)
+        assert unit_of.shape == values.shape, f"{unit_of.size} labels for {values.size} values"
+        sizes = np.bincount(unit_of).astype(np.float64)
+        return cls(np.bincount(unit_of, weights=values) / sizes, sizes)
 
     @property
     def mean(self) -> float:
@@ -77,9 +77,9 @@ class Design:
         weights_N = np.zeros(self.strata.size)
         for mask in self.masks:
             weights_N[mask] = 1.0 / (mask.sum() * len(self.masks))
-        _, places = np.unique(self.clusters, return_inverse=True)
-        sums = np.zeros((places.max() + 1, values_NM.shape[1]))
-        np.add.at(sums, places, weights_N[:, None] * values_NM)
+        _, unit_of = np.unique(self.clusters, return_inverse=True)
+        sums = np.zeros((unit_of.max() + 1, values_NM.shape[1]))
+        np.add.at(sums, unit_of, weights_N[:, None] * values_NM)
         return sums
 
 

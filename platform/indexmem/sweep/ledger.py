@@ -1,4 +1,4 @@
-"""The driver's book of a sweep: which trials there are and how far each is, on disk before anything depends on it."""
+"""The driver's record of a sweep: which trials there are and how far each is. On disk before anyone acts on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from indexmem.sweep.space import trial_id
 
 
 class Ledger:
-    """Opens the book and goes on with it: what was under way or failed comes first, then what is proposed."""
+    """Reads the record and goes on: trials that were under way or failed come first, then new proposals."""
 
     def __init__(self, folder: SweepFolder, sweep: Sweep, proposer: Proposer, git_commit: str = "") -> None:
         """`sweep` says what is searched; its trials are read from `folder`."""
@@ -81,7 +81,7 @@ class Ledger:
         self._put(replace(self._worked(trial), status=FAILED, error=error))
 
     def report_fresh(self, trial: str, metrics: Mapping[str, float], cell_ids: tuple[str, ...] = ()) -> None:
-        """What a winner reaches on samples by which no trial was chosen."""
+        """What a winner reaches on samples that chose no trial."""
         self._put(replace(self._trials[trial], fresh=dict(metrics), fresh_cell_ids=cell_ids))
 
     def _worked(self, trial: str) -> Trial:

@@ -54,6 +54,5 @@ def _notes(sweep: Sweep, stopped: int) -> list[str]:
 
 def _best(sweep: Sweep) -> dict[str, float]:
     """The first objective's best value so far, if there is any."""
-    objective = sweep.objectives[0]
-    values = [objective.sign * trial.metrics[objective.metric] for trial in sweep.valued]
-    return {f"best {objective.metric}": objective.sign * min(values)} if values else {}
+    metric = sweep.objectives[0].metric
+    return {f"best {metric}": sweep.best.metrics[metric]} if sweep.best is not None else {}

@@ -90,9 +90,9 @@ def run_sweep(
 
 
 def report_winners(plan: SweepPlan, ledger: Ledger, provenance: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Evaluate the winners that lack it on the spec's own samples, which had no say in their choice; needs Ray.
+    """Evaluate the winners that lack it on the spec's own samples, which chose no trial; needs Ray.
 
-    What goes wrong is said, and left to the next run of the command.
+    A failed evaluation is reported through `say`; the next run of the command tries it again.
     """
     spec, winners = plan.space.experiment, ledger.sweep.unreported
     size = Resources(spec.grid.cpus_per_actor, spec.grid.gpus_per_actor) if plan.nested else plan.resources

@@ -101,9 +101,9 @@ def _publish_cell(
         if cell.score is not None:
             # As a metric of each model on this data set. Points of equal value and time are one point, however often
             # they are sent.
-            said = dataset.dataset
+            data = dataset.dataset
             scores = [
-                Metric("score", cell.score.mean, cell.measured_at, 0, model, said.name, said.digest) for model in used
+                Metric("score", cell.score.mean, cell.measured_at, 0, model, data.name, data.digest) for model in used
             ]
             runs.client.log_batch(published.info.run_id, metrics=scores)
 

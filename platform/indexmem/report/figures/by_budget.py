@@ -50,11 +50,11 @@ def kept_while_decoding(costs: Sequence[Cost], methods: Sequence[str], kind: Kin
     def above(cost: Cost) -> float:
         return max(0.0, (cost.decode_kept_max or 0) - (cost.decode_kept_mean or 0.0))
 
-    def told(cost: Cost) -> str:
+    def hover_text(cost: Cost) -> str:
         mean = cost.decode_kept_mean or 0.0
         return f"{mean:,.0f} tokens, at most {mean + above(cost):,.0f}"
 
-    _add_lines(figure, costs, methods, kind, lambda c: c.decode_kept_mean, told, above)
+    _add_lines(figure, costs, methods, kind, lambda c: c.decode_kept_mean, hover_text, above)
     return figure.update_yaxes(rangemode="tozero")
 
 
@@ -64,24 +64,24 @@ def _add_lines(
     methods: Sequence[str],
     kind: Kind,
     measured: Measured,
-    told: Callable[[Cost], str],
+    hover_text: Callable[[Cost], str],
     above: Callable[[Cost], float] | None = None,
 ) -> go.Figure:
     """A line per method; `told` is the hover's last line, `above` a whisker's length."""
     budgets = sorted({cost.budget for cost in costs if cost.method != FULL_LABEL and cost.budget.kind == kind})
-    places = {budget: number for number, budget in enumerate(budgets)}
+    x_of = {budget: number for number, budget in enumerate(budgets)}
     look = styles(methods)
     for method in methods:
-        mine = [c for c in costs if c.method == method and c.budget in places and measured(c) is not None]
+        mine = [c for c in costs if c.method == method and c.budget in x_of and measured(c) is not None]
         mine.sort(key=lambda cost: cost.budget)
-        hover = [f"<b>{method}</b><br>{cost.budget.phrase}<br>{told(cost)}" for cost in mine]
+        hover = [f"<b>{method}</b><br>{cost.budget.phrase}<br>{hover_text(cost)}" for cost in mine]
         values = [value for cost in mine if (value := measured(cost)) is not None]
-        line = plain_line(method, look[method], [places[cost.budget] for cost in mine], values, hover)
+        line = plain_line(method, look[method], [x_of[cost.budget] for cost in mine], values, hover)
         if above is not None:
             whisker = {"type": "data", "symmetric": False, "arrayminus": [0.0] * len(mine), "width": 3}
             line.update(error_y=whisker | {"array": list(map(above, mine))})
         figure.add_trace(line)
-    return figure.update_xaxes(tickvals=list(places.values()), ticktext=list(map(str, places)))
+    return figure.update_xaxes(tickvals=list(x_of.values()), ticktext=list(map(str, x_of)))
 
 
 def _mark_full(figure: go.Figure, costs: Sequence[Cost], measured: Callable[[Cost], float]) -> go.Figure:

@@ -46,32 +46,32 @@ def curve(
 ) -> go.Figure:
     """Lines through `cells`, one per method that has any; names stand beside the lines where there is room."""
     figure = frame(title, AXES[kind], "score, %")
-    places = _places(budgets)
-    shown = [m for m in methods if any((m, budget) in cells for budget in places)]
+    x_of = _positions(budgets)
+    shown = [m for m in methods if any((m, budget) in cells for budget in x_of)]
     look = styles(methods)
-    step = _dodge(list(places.values()), len(shown))
+    step = _dodge(list(x_of.values()), len(shown))
     for number, method in enumerate(shown):
-        mine = [budget for budget in places if (method, budget) in cells]
+        mine = [budget for budget in x_of if (method, budget) in cells]
         # Whiskers of many methods at one budget would lie on top of each other.
         shift = (number - (len(shown) - 1) / 2) * step
-        x = [places[budget] + shift for budget in mine]
+        x = [x_of[budget] + shift for budget in mine]
         figure.add_trace(
             line(method, look[method], x, [cells[method, b] for b in mine], [budget.phrase for budget in mine])
         )
-    low, high = (min(places.values()), max(places.values())) if places else (0.0, 1.0)
-    labels = [str(budget) for budget in places]
-    figure.update_xaxes(tickvals=list(places.values()), ticktext=labels, range=[low - 0.04, high + 0.04])
+    low, high = (min(x_of.values()), max(x_of.values())) if x_of else (0.0, 1.0)
+    labels = [str(budget) for budget in x_of]
+    figure.update_xaxes(tickvals=list(x_of.values()), ticktext=labels, range=[low - 0.04, high + 0.04])
     if len(shown) <= MAX_DIRECT_LABELS:
         label_ends(figure, high + 0.03, LABEL_GAP, floor=0.0)
     return figure
 
 
-def _places(budgets: Sequence[Budget]) -> dict[Budget, float]:
+def _positions(budgets: Sequence[Budget]) -> dict[Budget, float]:
     """Where budgets of one kind stand on the axis: shares to scale; tokens and bytes, which span magnitudes, evenly."""
     return {b: number * EVEN_GAP if b.ratio is None else b.ratio for number, b in enumerate(budgets)}
 
 
-def _dodge(places: Sequence[float], methods: int) -> float:
+def _dodge(x_of: Sequence[float], methods: int) -> float:
     """Horizontal step between methods: small against the closest pair of budgets."""
-    gap = float(np.diff(sorted(places)).min()) if len(places) > 1 else 0.1
+    gap = float(np.diff(sorted(x_of)).min()) if len(x_of) > 1 else 0.1
     return min(0.006, 0.4 * gap / max(methods, 1))

@@ -26,14 +26,14 @@ def forest(found: Sequence[Ablation], methods: Sequence[str]) -> go.Figure:
     figure = frame(f"Against {baseline}", f"points of mean score above {baseline}", "", y_range=None)
     look = styles(methods)
     for variant in variants:
-        mine = [(place, a.budget, a.variants[variant]) for place, (v, a) in enumerate(rows) if v == variant]
+        mine = [(row, a.budget, a.variants[variant]) for row, (v, a) in enumerate(rows) if v == variant]
         color = look[variant].color
         decided = [difference.p_value < ALPHA for _, _, difference in mine]
         symbols = ["circle" if sure else "circle-open" for sure in decided]
         figure.add_trace(
             go.Scatter(
                 x=[100 * d.mean for _, _, d in mine],
-                y=[place for place, _, _ in mine],
+                y=[row for row, _, _ in mine],
                 name=variant,
                 legendgroup=variant,
                 mode="markers",

@@ -24,10 +24,10 @@ def facet_chart(facet: Facet, budget: Budget, methods: tuple[str, ...]) -> go.Fi
     look = styles(methods)
     step = 0.6 / max(1, len(methods))
     for number, method in enumerate(methods):
-        places = [i for i, value in enumerate(facet.values) if (method, budget, value) in facet.cells]
-        cells = [facet.cells[method, budget, facet.values[i]] for i in places]
-        x = [i + (number - (len(methods) - 1) / 2) * step for i in places]
-        hover = [f"{facet.name} {facet.values[i]}" for i in places]
+        indices = [i for i, value in enumerate(facet.values) if (method, budget, value) in facet.cells]
+        cells = [facet.cells[method, budget, facet.values[i]] for i in indices]
+        x = [i + (number - (len(methods) - 1) / 2) * step for i in indices]
+        hover = [f"{facet.name} {facet.values[i]}" for i in indices]
         figure.add_trace(line(method, look[method], x, cells, hover).update(mode="markers"))
     ticks = list(range(len(facet.values)))
     figure.update_xaxes(tickvals=ticks, ticktext=list(map(str, facet.values)), range=[-0.5, len(ticks) - 0.5])
@@ -49,7 +49,7 @@ def heat_map(found: HeatMap, methods: tuple[str, ...]) -> go.Figure:
     )  # fmt: skip
     depths = [f"{depth:g}%" for depth in found.depths]
     lengths = [f"{length:,}" for length in found.lengths]
-    for place, method in enumerate(shown):
+    for number, method in enumerate(shown):
         grid = 100 * found.scores[method]
         figure.add_trace(
             go.Heatmap(
@@ -62,8 +62,8 @@ def heat_map(found: HeatMap, methods: tuple[str, ...]) -> go.Figure:
                 ygap=1,
                 hovertemplate=f"<b>{method}</b><br>%{{x}} tokens, depth %{{y}}<br>%{{z:.0f}}%<extra></extra>",
             ),
-            place // columns + 1,
-            place % columns + 1,
+            number // columns + 1,
+            number % columns + 1,
         )
     look = frame(f"{found.benchmark}, {found.budget.phrase}", "", "").layout
     figure.update_layout(

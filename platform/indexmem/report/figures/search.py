@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from indexmem.report.figures.base import TEXT, axis, frame
-from indexmem.report.sweeps import Importance, finished, scaled, values, varied
+from indexmem.report.sweeps import Importance, scaled, values, varied
 from indexmem.results.sweeps import Sweep
 
 SCALE = "Viridis"
@@ -24,19 +24,19 @@ def parallel_coordinates(sweep: Sweep) -> go.Figure:
     """
     objective = sweep.objectives[0]
     axes = varied(sweep)
-    trials = finished(sweep)
+    trials = sweep.ranked[::-1]  # the best lie on top
     figure = frame(f"Sweep {sweep.name}", "", "", y_range=(-0.06, 1.06))
     results = np.array([trial.metrics[objective.metric] for trial in trials])
     low, span = (results.min(), float(np.ptp(results)) or 1.0) if len(results) else (0.0, 1.0)
     for trial, result in zip(trials, results):
-        place = float((result - low) / span)
-        good = 1 - place if objective.mode == "min" else place
+        height = float((result - low) / span)
+        good = 1 - height if objective.mode == "min" else height
         settings = "<br>".join(f"{name} = {trial.params.get(name)}" for name in axes)
         best = trial is trials[-1]
         figure.add_trace(
             go.Scatter(
                 x=list(range(len(axes) + 1)),
-                y=[*(scaled(sweep, name, trial.params.get(name)) for name in axes), place],
+                y=[*(scaled(sweep, name, trial.params.get(name)) for name in axes), height],
                 mode="lines",
                 line={"color": sample_colorscale(SCALE, [0.9 * good])[0], "width": 4 if best else 1.5},
                 opacity=1.0 if best else 0.75,
@@ -44,10 +44,12 @@ def parallel_coordinates(sweep: Sweep) -> go.Figure:
                 hovertemplate="%{hovertext}<extra></extra>",
             )
         )
-    for place, name in enumerate(axes):
+    for height, name in enumerate(axes):
         known = values(sweep, name)
         for value in known[:: -(-len(known) // MAX_TICKS)]:
-            _tick(figure, place, scaled(sweep, name, value), f"{value:.3g}" if isinstance(value, float) else str(value))
+            _tick(
+                figure, height, scaled(sweep, name, value), f"{value:.3g}" if isinstance(value, float) else str(value)
+            )
     for share in (0.0, 0.5, 1.0):
         _tick(figure, len(axes), share, f"{low + share * span:.3g}")
     ticks = [*axes, objective.metric]
