@@ -9,7 +9,7 @@ import yaml
 
 from indexmem.cli import main
 from indexmem.config.load import load
-from indexmem.models.shipped import MADE_BY, shipped_models
+from indexmem.models.assets import MADE_BY, shipped_models
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "platform" / "indexmem"
@@ -23,11 +23,12 @@ ALLOWED = {
     "kernels": set(),
     "locks": set(),
     "progress": set(),
+    "texts": {"config"},
     "models": {"config", "locks"},
     "eviction": {"config", "models", "kernels"},
     "engine": {"config", "models", "eviction", "kernels"},
-    "distill": {"config", "models", "eviction", "progress", "kernels", "locks"},
-    "benchmarks": {"config", "models", "locks"},
+    "distill": {"config", "texts", "models", "eviction", "progress", "kernels", "locks"},
+    "benchmarks": {"config", "texts", "models", "locks"},
     "results": {"config"},
     "tracking": {"config", "results", "locks"},
     "report": {"config", "results"},
@@ -38,7 +39,19 @@ ALLOWED = {
     },
     "nightly": {"config", "results", "progress"},
     "evaluate": {
-        *("config", "models", "eviction", "engine", "distill", "benchmarks", "results", "progress", "cluster", "locks"),
+        *(
+            "config",
+            "texts",
+            "models",
+            "eviction",
+            "engine",
+            "distill",
+            "benchmarks",
+            "results",
+            "progress",
+            "cluster",
+            "locks",
+        ),
     },
 }
 COMMAND_LINE = {"__main__.py", "cli", "cli.py", "commands"}  # nothing below imports it

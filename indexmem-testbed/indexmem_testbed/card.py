@@ -9,7 +9,7 @@ from typing import Any
 
 from indexmem.errors import UserError
 from indexmem.files import copy_of
-from indexmem.models.shipped import WEIGHTS
+from indexmem.models.assets import WEIGHTS
 from indexmem_testbed.model import STARTED_FROM, TRAINED, read_trained
 
 MAX_MIB = 16

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from indexmem.errors import UserError
 from indexmem.files import write_whole
-from indexmem.models.texts import load_texts
+from indexmem.texts.documents import load_texts
 from indexmem_testbed.config import PretrainConfig
 from indexmem_testbed.documents import DocumentMaker
 from indexmem_testbed.stream import TEXT_TASK

@@ -13,7 +13,7 @@ from torch import nn
 from indexmem.config.schema import ScheduleConfig
 from indexmem.distill.history import History
 from indexmem.distill.schedule import learning_rate
-from indexmem.models.texts import documents, fingerprint
+from indexmem.texts.documents import documents_hash, documents_of
 from indexmem_testbed.config import PretrainConfig
 from indexmem_testbed.model import STARTED_FROM, STATE, WeightedLoss, make_model, read_trained, save_model
 from indexmem_testbed.progress import EXACT
@@ -143,7 +143,7 @@ def _save(
     folder = context.scratch()
     state = {"step": step, "model": module.model.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save(state, folder / STATE)
-    texts = {name: fingerprint(documents(name)) for name in config.texts}
+    texts = {name: documents_hash(documents_of(name)) for name in config.texts}
     settings = config.model_dump(mode="json", exclude={"start_from"})  # a path that says little elsewhere
     trained = {"step": step, "pretrain": settings, "texts": texts, "metrics": metrics}
     if config.start_from is not None:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from indexmem.errors import UserError
-from indexmem.models.shipped import WEIGHTS
+from indexmem.models.assets import WEIGHTS
 from indexmem_testbed.config import ArchitectureConfig
 from indexmem_testbed.tokenizer import load_tokenizer
 

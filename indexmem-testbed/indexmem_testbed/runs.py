@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from indexmem.config.spec import content_hash, run_root
-from indexmem.models.texts import documents, fingerprint
+from indexmem.texts.documents import documents_hash, documents_of
 from indexmem_testbed.config import PretrainingSpec
 from indexmem_testbed.start import start_hash
 from indexmem_testbed.tokenizer import load_tokenizer
@@ -30,7 +30,7 @@ class PretrainRun:
         identity = {
             "pretrain": experiment.pretrain.model_dump(mode="json", exclude={*OPERATIONAL, "start_from"}),
             "stream": STREAM_VERSION,
-            "texts": [fingerprint(documents(name)) for name in experiment.pretrain.texts],
+            "texts": [documents_hash(documents_of(name)) for name in experiment.pretrain.texts],
             "tokenizer": content_hash(load_tokenizer().get_vocab()),
         }
         if experiment.pretrain.start_from is not None:

@@ -8,10 +8,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
+from indexmem.archives import sha256_of
 from indexmem.errors import UserError
 from indexmem.files import expanded
-from indexmem.models.assets import sha256_of
-from indexmem.models.shipped import WEIGHTS, shipped_models
+from indexmem.models.assets import WEIGHTS, shipped_models
 from indexmem_testbed.model import MEND, TRAINED, read_json
 
 SAME = (

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerBase
 
 from indexmem.models.prompt import encode
-from indexmem.models.texts import load_texts
+from indexmem.texts.documents import load_texts
 from indexmem_testbed.config import PretrainConfig, StageConfig
 from indexmem_testbed.dense import DENSE, repeats
 from indexmem_testbed.documents import TEXT, Document, DocumentMaker

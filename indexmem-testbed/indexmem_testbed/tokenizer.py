@@ -19,8 +19,8 @@ from transformers import PreTrainedTokenizerFast
 from indexmem.benchmarks.ruler import common_words, frequent_words, invented, niah, qa, variables
 from indexmem.benchmarks.ruler.haystack import NOISE_LINE
 from indexmem.benchmarks.ruler.words import word_list
-from indexmem.models.shipped import FOLDER, TESTBED
-from indexmem.models.texts import documents
+from indexmem.models.assets import SHIPPED, TESTBED
+from indexmem.texts.documents import documents_of
 
 VOCABULARY = 4096
 BEGIN, END = "<s>", "</s>"
@@ -43,7 +43,7 @@ WORDINGS = (
 
 def load_tokenizer() -> PreTrainedTokenizerFast:
     """The tokenizer of the testbed that indexmem carries."""
-    return PreTrainedTokenizerFast.from_pretrained(FOLDER / TESTBED)
+    return PreTrainedTokenizerFast.from_pretrained(SHIPPED / TESTBED)
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -93,8 +93,8 @@ def _with_numbers(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _corpus() -> Iterator[str]:
-    yield from documents(TEXT)
-    for book in documents(SCRIPTURE):
+    yield from documents_of(TEXT)
+    for book in documents_of(SCRIPTURE):
         yield book[:SCRIPTURE_CHARACTERS]
     for word in sorted({word for kind in ("adjective", "noun", "verb") for word in word_list(kind)}):
         yield f" {word}" * WORD_COUNT

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from indexmem.benchmarks.ruler.suite import ruler
-from indexmem.models.texts import load_texts
+from indexmem.texts.documents import load_texts
 from indexmem_testbed.config import PretrainConfig
 from indexmem_testbed.documents import ANSWER, DocumentMaker
 from indexmem_testbed.model import WeightedLoss

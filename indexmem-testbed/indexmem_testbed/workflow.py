@@ -11,9 +11,9 @@ from indexmem.config.spec import flatten, run_root
 from indexmem.distill.history import History
 from indexmem.errors import UserError
 from indexmem.files import check_writable
-from indexmem.models.shipped import FOLDER, TESTBED
-from indexmem.models.texts import load_texts
+from indexmem.models.assets import SHIPPED, TESTBED
 from indexmem.progress.view import ProgressView, say
+from indexmem.texts.documents import load_texts
 from indexmem_testbed.card import ship
 from indexmem_testbed.config import PretrainingSpec
 from indexmem_testbed.corpus import write_documents
@@ -86,7 +86,7 @@ def run_without_ray(
 def ship_model(experiment: PretrainingSpec, folder: Path | None, scores: Path | None) -> int:
     """Put what the spec, or a local training in `folder`, has trained into this package."""
     source = folder / FINAL if folder is not None else PretrainRun.of(experiment).final
-    say(f"shipped: {ship(source, FOLDER / TESTBED, scores)}")
+    say(f"shipped: {ship(source, SHIPPED / TESTBED, scores)}")
     return 0
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from indexmem.config.schema import ModelConfig
 from indexmem.errors import UserError
-from indexmem.models import assets, shipped
+from indexmem.models import assets
 from indexmem.models.backbone import resolve
 from indexmem_testbed.card import ship
 from indexmem_testbed.cli import main
@@ -64,7 +64,7 @@ def test_what_cannot_be_shipped_is_refused(trained, tmp_path):
 
 
 def test_a_model_has_its_name_when_its_weights_are_there(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "assets")
+    monkeypatch.setattr(assets, "SHIPPED", tmp_path / "assets")
     (tmp_path / "assets" / "testbed").mkdir(parents=True)
     assert not assets.is_builtin("testbed")
     with pytest.raises(UserError, match="no weights of the model 'testbed'"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from indexmem.benchmarks.base import BuildContext
 from indexmem.benchmarks.ruler.suite import ruler
 from indexmem.models.prompt import PromptFormat, encode
-from indexmem.models.texts import load_texts
+from indexmem.texts.documents import load_texts
 from indexmem_testbed.config import PretrainConfig
 from indexmem_testbed.dense import DENSE
 from indexmem_testbed.documents import ANSWER, COPY, TASKS, UNKNOWABLE, DocumentMaker

@@ -13,7 +13,7 @@ from indexmem.config.schema import ModelConfig
 from indexmem.distill.history import History
 from indexmem.errors import UserError
 from indexmem.models.backbone import load_backbone
-from indexmem.models.texts import load_texts
+from indexmem.texts.documents import load_texts
 from indexmem_testbed import speed
 from indexmem_testbed.config import PretrainConfig
 from indexmem_testbed.local import RankContext, affordable_steps, check_world, train_locally

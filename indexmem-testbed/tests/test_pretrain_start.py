@@ -8,7 +8,7 @@ import torch
 
 from indexmem.distill.history import History
 from indexmem.errors import UserError
-from indexmem.models.shipped import shipped_models
+from indexmem.models.assets import shipped_models
 from indexmem_testbed.config import PretrainConfig, load_pretraining
 from indexmem_testbed.local import RankContext
 from indexmem_testbed.loop import new_module, pretrain

@@ -111,12 +111,13 @@ def _methods(arguments: Arguments) -> int:
 
 
 def _assets(arguments: Arguments) -> int:
-    from indexmem.models import assets, texts
+    from indexmem.models import assets
+    from indexmem.texts.documents import BUILTIN_TEXTS, documents_of
 
     for name in assets.model_names():
         print(f"{name}: {assets.ensure_model(name)}")
-    for name in texts.BUILTIN_TEXTS:
-        print(f"{name}: {len(texts.documents(name))} documents")
+    for name in BUILTIN_TEXTS:
+        print(f"{name}: {len(documents_of(name))} documents")
     return 0
 
 

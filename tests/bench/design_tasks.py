@@ -35,8 +35,8 @@ from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.registry import FULL_CACHE, make_method
 from indexmem.models.backbone import Backbone, load_backbone
-from indexmem.models.texts import load_texts
 from indexmem.results.comparison import holm, paired_difference
+from indexmem.texts.documents import load_texts
 
 PROVENANCE = {"git_commit": "bench", "versions": {}, "host": "bench"}
 

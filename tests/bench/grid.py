@@ -45,7 +45,7 @@ from indexmem.eviction.methods.registry import make_method
 from indexmem.models.attention import ATTENTION_NAME
 from indexmem.models.backbone import Backbone, load_backbone, load_tokenizer
 from indexmem.models.prompt import PromptFormat, encode
-from indexmem.models.texts import load_texts
+from indexmem.texts.documents import load_texts
 
 # Ours -> kvpress'. PyramidKV crashes there when a question has several tokens; random has no seed there.
 PRESSES = {

@@ -28,8 +28,8 @@ from indexmem.config.modules import TargetConfig
 from indexmem.distill.targets import pooled_target, reconstruction_target
 from indexmem.eviction.indexer import Features, Indexer, IndexerShape
 from indexmem.eviction.streaming import causal_max
-from indexmem.models.lse import attend_with_lse
 from indexmem.models.rereading import Readings, Reread
+from indexmem.models.sequence_attention import attend_with_lse
 from indexmem.tracking.provenance import provenance
 
 INDEXER_HEADS, INDEXER_DIM = 8, 16

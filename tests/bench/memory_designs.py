@@ -30,7 +30,7 @@ from indexmem.eviction.memory.base import MemoryShape
 from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.models.prompt import encode
-from indexmem.models.texts import load_texts
+from indexmem.texts.documents import load_texts
 
 LAST_STEPS = 40  # whose losses, each on new windows and before the update, say how training ended
 

@@ -15,7 +15,7 @@ from indexmem.benchmarks.base import BuildContext
 from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.schema import BenchmarkConfig, GridConfig, ModelConfig
 from indexmem.models.backbone import load_tokenizer
-from indexmem.models.texts import load_texts
+from indexmem.texts.documents import load_texts
 
 
 def main(samples: int = 500, length: int = 4096) -> None:

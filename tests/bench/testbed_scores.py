@@ -30,7 +30,7 @@ from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.methods.registry import FULL_CACHE
 from indexmem.files import write_whole
-from indexmem.models.texts import load_texts
+from indexmem.texts.documents import load_texts
 
 PROVENANCE = {"git_commit": "bench", "versions": {}, "host": "bench"}
 

@@ -23,7 +23,7 @@ from indexmem.distill import corpus, runs
 from indexmem.distill.corpus import JoinedTexts, open_corpora, open_corpus
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
-from indexmem.models.texts import documents, source
+from indexmem.texts.documents import documents_of, text_state
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def folder(tmp_path) -> Path:
 
 def test_documents_and_fingerprint_are_those_of_the_list(folder, monkeypatch):
     monkeypatch.setattr(corpus, "BATCH_CHARACTERS", 3000)
-    opened, expected = open_corpus(TextConfig(name=str(folder))), documents(str(folder))
+    opened, expected = open_corpus(TextConfig(name=str(folder))), documents_of(str(folder))
     assert len(expected) == 501 and list(opened.documents) == expected
     assert opened.fingerprint == content_hash(expected)
     assert [opened.documents[-1], *opened.documents[498:]] == [expected[-1], *expected[498:]]
@@ -82,7 +82,7 @@ def test_a_copy_that_was_interrupted_is_made_again(folder, cache, monkeypatch):
 
 def test_what_cannot_be_read_is_told_and_leaves_nothing(folder, cache):
     (folder / "c.jsonl").write_text('{"text": "\\ud83d"}\n')
-    with pytest.raises(UserError, match=r"c\.jsonl:1 has half a character"):
+    with pytest.raises(UserError, match=r"c\.jsonl, line 1 has half a character"):
         open_corpus(TextConfig(name=str(folder)))
     (folder / "empty.txt").write_text(" ")
     with pytest.raises(UserError, match="holds no text"):
@@ -111,9 +111,9 @@ def test_a_data_set_of_the_hub_is_read_by_its_settings(folder):
     (folder / "b.parquet").unlink()
     text = TextConfig(hub=str(folder), revision="abc")
     assert open_corpus(text).documents[:3] == [f"document {number} " * 20 for number in range(3)]
-    with pytest.raises(UserError, match=r"has no text in body; columns: \['text'\]"):
+    with pytest.raises(UserError, match=r"has no text. Expected it in 'body', got {'text': 'document 0 d"):
         open_corpus(TextConfig(hub=str(folder), revision="abc", column="body"))
-    with pytest.raises(UserError, match=f"'{folder}' cannot be read: .*test"):
+    with pytest.raises(UserError, match=f"'{folder}' cannot be had: .*test"):
         open_corpus(TextConfig(hub=str(folder), revision="abc", split="test"))
 
 
@@ -178,13 +178,13 @@ def test_a_built_in_text_is_meant_even_beside_a_folder_of_its_name(folder, monke
 
 def test_a_data_set_of_the_hub_is_copied_once_whatever_its_weight():
     texts = [TextConfig(hub="org/name", revision="abc", weight=weight) for weight in (None, 0.1, 0.2)]
-    assert source(texts[0]) == source(texts[1]) == source(texts[2])
+    assert text_state(texts[0]) == text_state(texts[1]) == text_state(texts[2])
 
 
 @pytest.mark.model
 def test_runs_keep_the_names_that_they_had(monkeypatch):
     """Known ids: finished trainings are found by them, and grids that use them. Given the same model."""
-    monkeypatch.setattr(runs, "fingerprint", lambda model: "the same model")
+    monkeypatch.setattr(runs, "model_fingerprint", lambda model: "the same model")
     distilling = {"distill": {"texts": ["essays-heldout"], "length": 64}}
     as_before = {"indexer": {"pair_term": True, "token_term": 0}, "target": {"source": "logprobs", "loss": "kl"}}
     spec = validate(as_before | distilling, "test")

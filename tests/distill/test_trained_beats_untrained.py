@@ -12,7 +12,7 @@ from indexmem.distill.loop import LocalContext, distill
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.models.backbone import load_backbone
-from indexmem.models.texts import load_texts
+from indexmem.texts.documents import load_texts
 
 SAMPLES = 6
 BUDGETS = (0.5,)

@@ -12,8 +12,8 @@ from indexmem.config.schema import BenchmarkConfig, Experiment, GridConfig, Meth
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import plan
 from indexmem.models import backbone
-from indexmem.models.geometry import Geometry
-from indexmem.models.known_geometries import KNOWN_GEOMETRIES, is_at_hand
+from indexmem.models.backbone import is_at_hand
+from indexmem.models.geometry import KNOWN_GEOMETRIES, Geometry
 
 
 @pytest.fixture(autouse=True)

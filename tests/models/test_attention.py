@@ -7,8 +7,9 @@ from tiny_models import FAMILIES, random_ids, tiny_config, tiny_model
 from transformers import GPT2Config
 
 from indexmem.errors import UserError
-from indexmem.models.attention import attention_layers, tapping, unrotate
+from indexmem.models.attention import attention_layers, tapping
 from indexmem.models.geometry import Geometry
+from indexmem.models.projection import unrotate
 
 
 def taps_of(model, ids):

@@ -9,7 +9,7 @@ import pytest
 
 from indexmem.config.schema import ModelConfig
 from indexmem.models import backbone, folder_hash
-from indexmem.models.backbone import fingerprint
+from indexmem.models.backbone import model_fingerprint
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def identity(folder: Path) -> str:
-    return fingerprint(ModelConfig(id=str(folder)))
+    return model_fingerprint(ModelConfig(id=str(folder)))
 
 
 def change(path: Path, place: int) -> None:
@@ -97,8 +97,8 @@ def test_code_of_another_repository_counts(folder: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(backbone, "cached_file", cached_file)
     own_code = ModelConfig(id=str(folder), trust_remote_code=True)
-    before = fingerprint(own_code)
+    before = model_fingerprint(own_code)
     assert asked == [("org/code", "modeling_x.py")]
-    assert fingerprint(own_code) == before != identity(folder)
+    assert model_fingerprint(own_code) == before != identity(folder)
     commit = "b" * 40
-    assert fingerprint(own_code) != before
+    assert model_fingerprint(own_code) != before

@@ -8,9 +8,11 @@ from tiny_models import tiny_config
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
-from indexmem.models import attention, lse
-from indexmem.models.attention import ATTENTION_NAME, register_attention, tapping, unrotate
-from indexmem.models.lse import attend_with_lse
+from indexmem.models import attention
+from indexmem.models import sequence_attention as lse
+from indexmem.models.attention import ATTENTION_NAME, register_attention, tapping
+from indexmem.models.projection import unrotate
+from indexmem.models.sequence_attention import attend_with_lse
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -8,7 +8,7 @@ from indexmem.config.load import load, validate
 from indexmem.config.text import MIXTURE
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.grid import plan
-from indexmem.models.shipped import FOLDER, MODULES, checkpoint_folder, shipped_models
+from indexmem.models.assets import SHIPPED, TESTBED_MODULES, modules_folder, shipped_models
 
 PROVENANCE = {"git_commit": "test", "versions": {}, "host": "test"}
 LEARNED = ["indexmem", "indexer", "snapkv+memory", "locret"]
@@ -17,7 +17,7 @@ LEARNED = ["indexmem", "indexer", "snapkv+memory", "locret"]
 def rows_of(tmp_path, **grid):
     raw = {
         "model": {"id": "testbed"},
-        "indexer": {"checkpoint": MODULES},
+        "indexer": {"checkpoint": TESTBED_MODULES},
         "grid": {"length": 1024, **grid},
         "run": {"root": str(tmp_path)},
     }
@@ -43,8 +43,8 @@ def test_its_modules_run_at_once_and_the_memory_keeps_what_was_evicted(tmp_path)
 
 def test_what_is_shipped_is_small_and_says_where_it_comes_from():
     assert (shipped_models()["testbed"] / "model.safetensors").stat().st_size < 16 * 2**20
-    folder = checkpoint_folder(MODULES)
-    assert folder == FOLDER / MODULES
+    folder = modules_folder(TESTBED_MODULES)
+    assert folder == SHIPPED / TESTBED_MODULES
     sizes = {path.stem: path.stat().st_size for path in folder.glob("*.safetensors")}
     assert set(sizes) == {"indexer", "locret", "memory-indexer", "memory-snapkv"}
     assert max(sizes.values()) < 2 * 2**20
@@ -57,12 +57,12 @@ def test_what_is_shipped_is_small_and_says_where_it_comes_from():
 
 def test_other_checkpoints_are_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert checkpoint_folder("some/folder") == tmp_path / "some" / "folder"
+    assert modules_folder("some/folder") == tmp_path / "some" / "folder"
 
 
 def test_the_specs_of_the_modules_are_those_in_the_repository():
     """But for what the comments of sweeps/testbed-modules.yaml say."""
-    modules = json.loads((checkpoint_folder(MODULES) / "config.json").read_text())["modules"]
+    modules = json.loads((modules_folder(TESTBED_MODULES) / "config.json").read_text())["modules"]
     spec = load("sweeps/indexer/testbed.yaml")
     ours = spec.distill.model_dump(mode="json")
     longer = load("sweeps/testbed-modules.yaml").distill.schedule

@@ -10,7 +10,7 @@ from indexmem.errors import UserError
 from indexmem.eviction.reference import dense_attention
 from indexmem.models.attention import attention_layers, rotary_of, tapping
 from indexmem.models.geometry import Geometry
-from indexmem.models.window import window_attention
+from indexmem.models.sequence_attention import attend_in_window
 
 
 @given(length=st.integers(1, 40), window=st.integers(1, 45), block=st.integers(1, 16), seed=st.integers(0, 99))
@@ -18,7 +18,7 @@ def test_window_attention_equals_the_dense_reference(length, window, block, seed
     generator = torch.Generator().manual_seed(seed)
     query, key, value = (torch.randn(2, heads, length, 4, generator=generator) for heads in (6, 2, 2))
     mask = torch.tensor([[s - window < t <= s for t in range(length)] for s in range(length)])
-    got = window_attention(query, key, value, window, 0.7, block)
+    got = attend_in_window(query, key, value, window, 0.7, block)
     assert got.shape == (2, length, 6, 4)
     for row in range(2):
         expected = dense_attention(query[row], key[row], value[row], mask, 0.7)

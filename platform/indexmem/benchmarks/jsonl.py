@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
 from indexmem.benchmarks.longbench.metrics import code_similarity, qa_f1, qa_f1_zh, rouge_l, rouge_l_zh
 from indexmem.benchmarks.maths.boxed import as_integer, last_boxed
-from indexmem.benchmarks.rows import Row, check_kind, read_rows
+from indexmem.benchmarks.rows import BenchmarkRow, check_type, rows_of_file
 from indexmem.benchmarks.scorers import string_match_all, string_match_part
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
@@ -64,12 +64,12 @@ class OwnRows:
     path: str
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[BenchmarkRow]:
         """All rows in order. Raises UserError that names the file, the line and what was expected."""
         file = expanded(self.path)
         if not file.is_file():
             raise UserError(f"Benchmark 'jsonl': there is no file {file}. Give params: {{path: FILE.jsonl}}.")
-        return read_rows(file, FIELDS, _check)
+        return rows_of_file(file, FIELDS, _check)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,17 +114,17 @@ class JsonlBenchmark(Benchmark):
         return {"rows": content_hash(self.own.rows)}
 
 
-def _check(row: Row, where: str) -> None:
+def _check(row: BenchmarkRow, where: str) -> None:
     """Raises UserError for what the kinds of the required fields do not say."""
     if not row["context"].strip():
         raise UserError(f"{where}: 'context' is empty, and it is what gets compressed.")
     for field, kind in OPTIONAL.items():
         if row.get(field) is not None:
-            check_kind(row[field], kind, f"{where}: '{field}'")
+            check_type(row[field], kind, f"{where}: '{field}'")
     if not row["answers"]:
         raise UserError(f"{where}: 'answers' must list one text at least.")
     for answer in row["answers"]:
-        check_kind(answer, str, f"{where}: each of 'answers'")
+        check_type(answer, str, f"{where}: each of 'answers'")
     if row["metric"] not in METRICS:
         raise UserError(f"{where}: no metric is called '{row['metric']}'. Metrics: {', '.join(METRICS)}.")
     if row.get("max_new_tokens") is not None and row["max_new_tokens"] < 1:

@@ -1,123 +1,100 @@
-"""Rows that benchmarks are made of: JSON lines or parquet on disk, or a split of a data set on the hub.
+"""Rows that benchmarks are made of, each with the fields that it needs.
 
-Only data is read: no code of a data set is ever run. Complaints name the file, the line and what was expected there.
+Complaints name the place and what was expected there.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from indexmem.errors import UserError
-from indexmem.unicode import HALF_A_CHARACTER, well_formed
+from indexmem.texts.rows import (
+    PlacedRow,
+    file_kind,
+    hub_rows,
+    jsonl_rows,
+    open_text,
+    parquet_rows,
+    parse_json,
+    readable,
+)
 
-Row = dict[str, Any]
-Kinds = Mapping[str, type | tuple[type, ...]]  # field -> what its value must be
-Check = Callable[[Row, str], None]  # (row, "FILE, line 3"): raises UserError for what kinds do not say
+BenchmarkRow = dict[str, Any]
+FieldTypes = Mapping[str, type | tuple[type, ...]]  # field -> what its value must be
+CheckRow = Callable[[BenchmarkRow, str], None]  # (row, "FILE, line 3"): raises UserError for what types do not say
 
-NAMES: Mapping[type, str] = MappingProxyType(
+TYPE_NAMES: Mapping[type, str] = MappingProxyType(
     {str: "text", int: "a whole number", float: "a number", list: "a list", dict: "a mapping", bool: "true or false"}
 )
 
 
-def no_check(row: Row, where: str) -> None:
-    """Kinds say it all."""
+def no_check(row: BenchmarkRow, where: str) -> None:
+    """For rows of which the types say all."""
 
 
-def read_rows(path: Path, kinds: Kinds, check: Check = no_check) -> list[Row]:
-    """The rows of a .jsonl or .parquet file, each with the fields of `kinds`.
+def rows_of_file(path: Path, types: FieldTypes, check: CheckRow = no_check) -> list[BenchmarkRow]:
+    """The rows of a .jsonl or .parquet file, each with the fields of `types`.
 
     Raises UserError when the file cannot be read as what its extension says, holds no row, or a row does not fit.
     """
-    if path.suffix == ".parquet":
-        try:
-            numbered: Iterable[tuple[int, Any]] = enumerate(pq.read_table(path).to_pylist(), start=1)
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} cannot be read as parquet: {error}") from None
-        return checked_rows(numbered, kinds, f"{path}, row", check)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as JSON lines in UTF-8: {error}") from None
-    return parse_lines(text, kinds, str(path), check)
+    return checked_rows(_file_rows(path), types, str(path), check)
 
 
-def parse_lines(text: str, kinds: Kinds, source: str, check: Check = no_check) -> list[Row]:
-    """The rows of JSON lines; blank lines are skipped. Raises UserError as `read_rows` does."""
-    return checked_rows(_parsed(text, source), kinds, f"{source}, line", check)
+def rows_of_lines(text: str, types: FieldTypes, source: str) -> list[BenchmarkRow]:
+    """The rows of JSON lines. Raises UserError as `rows_of_file` does."""
+    return checked_rows(jsonl_rows(text.split("\n"), source, parse_json), types, source)
 
 
-def parse_json(text: str) -> Any:
-    """What a JSON text says. Raises ValueError for what is no JSON, NaN and infinities among it, and for text with half
-    a character (a lone surrogate), which no tokenizer reads and no answer can match.
-    """
-    value = json.loads(text, parse_constant=_no_constant)
-    said = json.dumps(value, ensure_ascii=False)
-    if well_formed(said) != said:
-        raise ValueError(HALF_A_CHARACTER)
-    return value
-
-
-def checked_rows(numbered: Iterable[tuple[int, Any]], kinds: Kinds, where: str, check: Check) -> list[Row]:
-    """`numbered` rows without their numbers. Raises UserError for the first that lacks a field or fails the check."""
-    rows = []
-    for number, row in numbered:
-        if not isinstance(row, dict):
-            raise UserError(f"{where} {number}: expected an object with the fields {_listed(kinds)}; got {row!r:.80}.")
-        for field, kind in kinds.items():
-            if field not in row:
-                raise UserError(f"{where} {number}: the field '{field}' is missing. Expected: {_listed(kinds)}.")
-            check_kind(row[field], kind, f"{where} {number}: '{field}'")
-        check(row, f"{where} {number}")
-        rows.append(row)
-    if not rows:
-        raise UserError(f"{where.rsplit(', ', 1)[0]} holds no rows. Expected fields: {_listed(kinds)}.")
-    return rows
-
-
-def check_kind(value: Any, kind: type | tuple[type, ...], what: str) -> None:
-    """Raises UserError unless `value` is of the kind; true and false are no numbers."""
-    kinds = kind if isinstance(kind, tuple) else (kind,)
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise UserError(f"{what} must be {_either(kinds)}, got {value!r:.80}.")
-
-
-def read_hub(name: str, split: str, kinds: Kinds, check: Check = no_check) -> list[Row]:
+def rows_of_hub(
+    name: str, split: str, types: FieldTypes, instead: str, subset: str | None = None, check: CheckRow = no_check
+) -> list[BenchmarkRow]:
     """A split of a hub data set. Raises UserError when it cannot be had or its rows do not fit."""
-    from datasets import load_dataset  # slow to import, and of no use for local files
-
-    try:
-        rows = load_dataset(name, split=split).to_list()
-    except Exception as error:  # datasets, fsspec and the hub raise errors of many kinds
-        problem = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"Data set '{name}' cannot be had: {problem} Give path=FILE of a local copy.") from None
-    return checked_rows(enumerate(rows, start=1), kinds, f"{name}, row", check)
+    return checked_rows(hub_rows(name, split, instead, subset), types, name, check)
 
 
-def _parsed(text: str, source: str) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                yield number, parse_json(line)
-            except ValueError as error:
-                problem = error.msg if isinstance(error, json.JSONDecodeError) else error
-                raise UserError(f"{source}, line {number}: not valid JSON ({problem}): {line:.80}") from None
+def checked_rows(
+    rows: Iterable[PlacedRow], types: FieldTypes, source: str, check: CheckRow = no_check
+) -> list[BenchmarkRow]:
+    """The rows without their places. Raises UserError for the first that lacks a field or fails the check."""
+    checked = []
+    for where, row in rows:
+        if not isinstance(row, dict):
+            raise UserError(f"{where}: expected an object with the fields {_listed(types)}; got {row!r:.80}.")
+        for field, kind in types.items():
+            if field not in row:
+                raise UserError(f"{where}: the field '{field}' is missing. Expected: {_listed(types)}.")
+            check_type(row[field], kind, f"{where}: '{field}'")
+        check(row, where)
+        checked.append(row)
+    if not checked:
+        raise UserError(f"{source} holds no rows. Expected fields: {_listed(types)}.")
+    return checked
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number in JSON")
+def check_type(value: Any, kind: type | tuple[type, ...], what: str) -> None:
+    """Raises UserError unless `value` is of the type; true and false are no numbers."""
+    types = kind if isinstance(kind, tuple) else (kind,)
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        raise UserError(f"{what} must be {_either(types)}, got {value!r:.80}.")
 
 
-def _listed(kinds: Kinds) -> str:
-    fields = ((field, kind if isinstance(kind, tuple) else (kind,)) for field, kind in kinds.items())
-    return ", ".join(f"{field} ({_either(kind)})" for field, kind in fields)
+def _file_rows(path: Path) -> Iterator[PlacedRow]:
+    with readable(path):
+        if file_kind(path) == ".parquet":
+            yield from parquet_rows(path)
+        else:
+            with open_text(path) as lines:
+                yield from jsonl_rows(lines, str(path), parse_json)
 
 
-def _either(kinds: Sequence[type]) -> str:
-    return " or ".join(NAMES[kind] for kind in kinds)
+def _listed(types: FieldTypes) -> str:
+    return ", ".join(
+        f"{field} ({_either(kind if isinstance(kind, tuple) else (kind,))})" for field, kind in types.items()
+    )
+
+
+def _either(types: Sequence[type]) -> str:
+    return " or ".join(TYPE_NAMES[kind] for kind in types)

@@ -21,11 +21,11 @@ from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import check_geometry, read_config
 from indexmem.files import check_writable
+from indexmem.models.assets import modules_folder
 from indexmem.models.backbone import check_packing, inspect, load_tokenizer
 from indexmem.models.geometry import Geometry
 from indexmem.models.prompt import encode
 from indexmem.models.rereading import LEAD_IN, most_read_again
-from indexmem.models.shipped import checkpoint_folder
 from indexmem.progress.view import ProgressView, say
 from indexmem.tracking.mlflow_sink import MlflowSink
 
@@ -89,7 +89,7 @@ def check_distill(experiment: Experiment) -> DistillRun:
         check_packing(experiment.model, config.length, again)
     WindowStream.of(config, tokenizer).check()
     if config.start_from is not None:
-        folder = checkpoint_folder(config.start_from)
+        folder = modules_folder(config.start_from)
         check_geometry(folder, geometry)
         begin_with(folder, make_trainees(experiment, geometry))
     return DistillRun.of(experiment)

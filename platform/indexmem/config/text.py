@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model
 
 from indexmem.config.section import Section
 
-BUILT_IN = ("essays", "essays-train", "essays-heldout", "king-james", "code", "records", "facts")  # models/texts.py
+BUILT_IN = ("essays", "essays-train", "essays-heldout", "king-james", "code", "records", "facts")  # texts/documents.py
 
 
 class TextConfig(Section):

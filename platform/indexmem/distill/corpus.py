@@ -26,7 +26,7 @@ from indexmem.config.spec import cache_folder, content_hash
 from indexmem.config.text import TextConfig
 from indexmem.errors import UserError
 from indexmem.locks.building import exclusive, publish, scratch
-from indexmem.models.texts import fingerprint, read_documents, source
+from indexmem.texts.documents import documents_hash, read_documents, text_state
 
 LAYOUT = 1  # of the copy; raise when the same files give other documents
 BATCH_CHARACTERS = 2**22  # written at a time
@@ -92,10 +92,10 @@ def open_corpus(text: TextConfig) -> Corpus:
 
     Raises UserError as `read_documents`: only the first time after a text has changed is all of it read.
     """
-    origin = source(text)
+    origin = text_state(text)
     if origin is None:
         built_in = list(read_documents(text))
-        return Corpus(built_in, fingerprint(built_in))
+        return Corpus(built_in, documents_hash(built_in))
     folder = cache_folder() / "texts" / content_hash([LAYOUT, origin])
     if not folder.exists():
         with exclusive(folder):
@@ -116,7 +116,7 @@ def _copy(text: TextConfig, folder: Path) -> None:
     folder.mkdir()
     with pa.OSFile(str(folder / DOCUMENTS), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
         try:
-            found = fingerprint(_written(read_documents(text), writer))
+            found = documents_hash(_written(read_documents(text), writer))
         except UnicodeEncodeError as error:  # JSON can spell half a character
             raise UserError(f"A document of '{text}' is not text: {error}. Remove or repair it.") from error
     (folder / SUMMARY).write_text(json.dumps({"text": str(text), "fingerprint": found}), encoding="utf-8")

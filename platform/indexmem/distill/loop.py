@@ -24,8 +24,8 @@ from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import fill_module, load_module, read_config, save_modules, weights_path
+from indexmem.models.assets import modules_folder
 from indexmem.models.backbone import Backbone, load_backbone
-from indexmem.models.shipped import checkpoint_folder
 
 STATE = "state.pt"
 
@@ -107,7 +107,7 @@ def distill(experiment: Experiment, context: TrainContext, history: History, bac
     torch.manual_seed(config.seed)  # the same initial weights on every rank
     trainees = make_trainees(experiment, backbone.geometry, str(backbone.device))
     if config.start_from is not None:
-        begin_with(checkpoint_folder(config.start_from), trainees)
+        begin_with(modules_folder(config.start_from), trainees)
     module = DistillModule(backbone, trainees, experiment.target).to(backbone.device)
     synchronised = context.wrap(module)
     optimizers = [

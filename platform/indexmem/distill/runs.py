@@ -18,8 +18,8 @@ from indexmem.distill.corpus import open_corpus
 from indexmem.eviction.checkpoint import CONFIG, all_weights_hash
 from indexmem.eviction.methods.learned import trained_share
 from indexmem.files import copy_folder
-from indexmem.models.backbone import fingerprint, inspect
-from indexmem.models.shipped import checkpoint_folder
+from indexmem.models.assets import modules_folder
+from indexmem.models.backbone import inspect, model_fingerprint
 
 # Settings that change how fast or how safely training runs, not what it computes.
 OPERATIONAL = {
@@ -51,7 +51,7 @@ class DistillRun:
             "distill": experiment.distill.model_dump(mode="json", exclude={*OPERATIONAL, "start_from"}),
         }
         identity = {
-            "model": fingerprint(experiment.model),
+            "model": model_fingerprint(experiment.model),
             **{section: _as_ever(settings, LATER.get(section, {})) for section, settings in sections.items()},
             "stream": STREAM_VERSION,
             "texts": [open_corpus(text).fingerprint for text in experiment.distill.texts],
@@ -91,9 +91,9 @@ def _begun_with(experiment: Experiment) -> dict[str, str]:
     """Hashes of trained modules that a training builds on, which have names of their own only as folders."""
     config, found = experiment.distill, {}
     if config.start_from is not None:
-        found["start_from"] = all_weights_hash(checkpoint_folder(config.start_from))
+        found["start_from"] = all_weights_hash(modules_folder(config.start_from))
     if "memory" in config.modules and "indexer" not in config.modules and experiment.indexer.checkpoint is not None:
-        found["evicts by"] = all_weights_hash(checkpoint_folder(experiment.indexer.checkpoint))
+        found["evicts by"] = all_weights_hash(modules_folder(experiment.indexer.checkpoint))
     return found
 
 

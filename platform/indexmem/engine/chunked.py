@@ -20,7 +20,7 @@ from torch.nn.attention.bias import causal_lower_right
 from indexmem.models.attention import LayerTap, rotary_of, tapping
 from indexmem.models.backbone import Backbone
 from indexmem.models.geometry import SLIDING, attention_kinds
-from indexmem.models.window import window_mask
+from indexmem.models.sequence_attention import window_mask
 
 Visit = Callable[[LayerTap], None]
 SeeWindow = Callable[[int, Tensor, Tensor], None]

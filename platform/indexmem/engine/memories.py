@@ -17,7 +17,8 @@ from transformers import PreTrainedModel
 
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryState
-from indexmem.models.attention import attention_layers, unrotate
+from indexmem.models.attention import attention_layers
+from indexmem.models.projection import unrotate
 
 
 @dataclass

@@ -27,7 +27,8 @@ from indexmem.eviction.memory.base import Evicted, LatentMemory
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.decode_scorer import CachedTokens, DecodeScorer
 from indexmem.eviction.selection import GrownLayer, Selection
-from indexmem.models.attention import LayerTap, attention_layers, output_weight, rotary_of, tapping, unrotate
+from indexmem.models.attention import LayerTap, attention_layers, output_weight, rotary_of, tapping
+from indexmem.models.projection import unrotate
 
 LARGEST = torch.finfo(torch.float32).min, torch.finfo(torch.float32).max  # of scores that compete
 

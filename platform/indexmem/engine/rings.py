@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from indexmem.engine.lanes import ALIGN
 from indexmem.eviction.context import RowCache
-from indexmem.models.window import window_mask
+from indexmem.models.sequence_attention import window_mask
 
 NEVER = -(2**40)  # number of an empty slot's token: outside every window
 

@@ -30,13 +30,12 @@ from indexmem.evaluate.work import GridCell, Mask
 from indexmem.eviction.footprint import Footprint
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import FULL_CACHE, make_method, needs_training
-from indexmem.models.backbone import fingerprint, inspect, load_tokenizer
-from indexmem.models.geometry import Geometry
-from indexmem.models.known_geometries import KNOWN_GEOMETRIES, is_at_hand
-from indexmem.models.shipped import checkpoint_folder
-from indexmem.models.texts import load_texts
+from indexmem.models.assets import modules_folder
+from indexmem.models.backbone import inspect, is_at_hand, load_tokenizer, model_fingerprint
+from indexmem.models.geometry import KNOWN_GEOMETRIES, Geometry
 from indexmem.results.gate import check_floor
 from indexmem.results.store import RowStore
+from indexmem.texts.documents import load_texts
 
 # Raise when a change to the engine, or to a default of `eviction` or `grid.decoding`, changes answers: old rows then no
 # longer count as the same cell.
@@ -147,7 +146,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
             check_bytes_suffice(config, footprint, grid, experiment.eviction)
             check_layers_alike(config, method, geometry, grid, experiment.eviction.equal_bytes)
 
-    model = NOT_AT_HAND if outline else fingerprint(experiment.model)
+    model = NOT_AT_HAND if outline else model_fingerprint(experiment.model)
     builds, samples = _placeholders(benchmarks, grid) if outline else _samples(benchmarks, experiment)
     return GridPlan(
         geometry=geometry,
@@ -215,7 +214,7 @@ def _checkpoint(experiment: Experiment, required: bool) -> str | None:
     if not learned:
         return None
     if experiment.indexer.checkpoint:
-        folder = str(checkpoint_folder(experiment.indexer.checkpoint))
+        folder = str(modules_folder(experiment.indexer.checkpoint))
         check_trained_shape(experiment.indexer, folder)
         return folder
     run = DistillRun.of(experiment)

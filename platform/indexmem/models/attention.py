@@ -22,16 +22,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from indexmem.models.geometry import FULL, attention_kinds
-from indexmem.models.lse import attend_with_lse
 from indexmem.models.packed import PackedDocuments
+from indexmem.models.projection import unrotate
 from indexmem.models.rereading import Readings, Reread, States
-from indexmem.models.window import window_attention
+from indexmem.models.sequence_attention import attend_in_window, attend_with_lse
 
 ATTENTION_NAME = "indexmem"
 
@@ -110,27 +109,6 @@ class LayerTap:
         return unrotate(self.key_BHLd, self.cos_BLr, self.sin_BLr)
 
 
-def unrotate(x_BHLd: Tensor, cos_BLr: Tensor, sin_BLr: Tensor) -> Tensor:
-    """Inverse of rotary embedding, in fp32.
-
-    RoPE maps x to x cos + rot(x) sin with rot((a, b)) = (-b, a), i.e. a rotation scaled by s^2 = cos^2 + sin^2 (s is
-    the attention scaling of long-context RoPE variants; 1 otherwise). Its inverse is (x cos - rot(x) sin) / s^2.
-    Dimensions beyond r (partial rotary) pass through. Strides are those of x; there are no intermediates of its size.
-    """
-    out_BHLd = torch.empty_like(x_BHLd, dtype=torch.float32)
-    width = cos_BLr.shape[-1]
-    cos, sin = cos_BLr[:, None].float(), sin_BLr[:, None].float()
-    squared = cos.square() + sin.square()
-    cos_a, cos_b = (cos / squared).chunk(2, dim=-1)
-    sin_a, sin_b = (sin / squared).chunk(2, dim=-1)
-    a, b = x_BHLd[..., :width].chunk(2, dim=-1)
-    out_a, out_b = out_BHLd[..., :width].chunk(2, dim=-1)
-    torch.mul(a, cos_a, out=out_a).addcmul_(b, sin_a)
-    torch.mul(b, cos_b, out=out_b).addcmul_(a, sin_b, value=-1)
-    out_BHLd[..., width:] = x_BHLd[..., width:]
-    return out_BHLd
-
-
 def indexmem_attention(
     module: nn.Module,
     query: Tensor,
@@ -161,7 +139,7 @@ def indexmem_attention(
         layer: int = module.layer_idx  # type: ignore[assignment]
         return kv_view.attend(layer, query, key, value, scaling), None
     if sliding_window is not None and sliding_window < key.shape[2]:
-        output = window_attention(query, key, value, sliding_window, scaling)
+        output = attend_in_window(query, key, value, sliding_window, scaling)
     elif attended is not None:
         output = attended
     else:
@@ -184,7 +162,7 @@ def _attend_twice(
         if layer_tap is not None:
             layer_tap(module, query, key, value, scaling)
         again_RWQd = readings.attend_within(window, second, (query, key, value), scaling)
-        return readings.join(window_attention(query, key, value, window, scaling), again_RWQd)
+        return readings.join(attend_in_window(query, key, value, window, scaling), again_RWQd)
     again_RWQd, lse_RQW = readings.reread(second, (query, key, value), scaling)
     attended = None if layer_tap is None else layer_tap(module, query, key, value, scaling, (second, lse_RQW))
     if attended is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -25,8 +26,7 @@ from indexmem.models import assets
 from indexmem.models.attention import ATTENTION_NAME, register_attention
 from indexmem.models.folder_hash import folder_hash
 from indexmem.models.geometry import Geometry
-from indexmem.models.shipped import check_shipped
-from indexmem.models.tokenizer import check_tokenizer
+from indexmem.models.prompt import check_tokenizer
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def resolve(config: ModelConfig) -> str:
             f"Model path {path} does not exist. Give an existing folder, a hub id such as 'org/name', "
             f"or a built-in model: {', '.join(assets.model_names())}."
         )
-    check_shipped(config.id)
+    assets.check_shipped(config.id)
     if "/" not in config.id:
         raise UserError(
             f"Unknown model '{config.id}'. Built-in models: {', '.join(assets.model_names())}; "
@@ -79,6 +79,14 @@ def resolve(config: ModelConfig) -> str:
 def inspect(config: ModelConfig) -> Geometry:
     """Geometry from the model's config.json alone: nothing is loaded. Raises UserError when it cannot be had."""
     return Geometry.of(_read_config(config))
+
+
+def is_at_hand(config: ModelConfig) -> bool:
+    """Whether the model's config lies on this machine. Raises UserError as `resolve` does."""
+    source = resolve(config)
+    if Path(source).is_dir():
+        return True
+    return isinstance(try_to_load_from_cache(source, "config.json", revision=config.revision), str)
 
 
 def check_packing(config: ModelConfig, length: int, again: int = 0) -> None:
@@ -145,10 +153,10 @@ def load_backbone(config: ModelConfig) -> Backbone:
     )
     model.eval().requires_grad_(False)
     model.to(device)  # type: ignore[arg-type]  # transformers' wrapper hides the signature
-    return Backbone(model, load_tokenizer(config), geometry, fingerprint(config))
+    return Backbone(model, load_tokenizer(config), geometry, model_fingerprint(config))
 
 
-def fingerprint(config: ModelConfig) -> str:
+def model_fingerprint(config: ModelConfig) -> str:
     """Identity of weights, tokenizer, code and dtype: the hub revision, or a hash of all that is in the folder.
 
     Raises UserError for a hub model whose revision cannot be told.

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+PANGRAM = "The quick brown fox jumps over the lazy dog."
+FEWEST_TOKENS = 4  # of these nine words: what stands in for a missing tokenizer knows special tokens alone
+
 # Invisible separators: no template or text contains this. A capital and small letters: a change of case shows.
 MARKER = "\u2063Context\u2063"
 
@@ -86,3 +89,23 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Token ids of `text` as it stands: no special tokens added, none dropped."""
     # verbose=False: documents longer than the model are cut into windows later, and need no warning.
     return tokenizer.encode(text, add_special_tokens=False, verbose=False)
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: str, vocabulary: int) -> None:
+    """Raises UserError for a tokenizer that loses text, or has ids beyond the model's `vocabulary` of embeddings.
+
+    transformers makes a tokenizer of a few special tokens for a folder that has none: every text is then empty.
+    """
+    if len(encode(tokenizer, PANGRAM)) < FEWEST_TOKENS:
+        raise UserError(
+            f"Model '{model}' has no tokenizer: of its {len(tokenizer)} tokens {PANGRAM!r} leaves "
+            f"{encode(tokenizer, PANGRAM)}. Expected the files that it was saved with, such as tokenizer.json and "
+            "tokenizer_config.json, beside its weights."
+        )
+    prompt = PromptFormat.of(tokenizer)
+    used = [tokenizer.vocab_size - 1, *encode(tokenizer, prompt.context(PANGRAM) + prompt.question(PANGRAM, ""))]
+    if max(used) >= vocabulary:
+        raise UserError(
+            f"Model '{model}' has embeddings for {vocabulary} tokens, and its tokenizer has ids up to {max(used)}: it "
+            "is another model's. Expected the tokenizer that the weights were trained with."
+        )

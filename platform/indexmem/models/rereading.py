@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from indexmem.models.lse import attend_in_blocks, attend_with_lse
 from indexmem.models.packed import PackedDocuments
-from indexmem.models.window import window_mask
+from indexmem.models.sequence_attention import attend_in_blocks, attend_with_lse, window_mask
 
 LEAD_IN = 8  # tokens before a chunk that tell where it starts, as in KVzip
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from indexmem.benchmarks.rows import Row, parse_lines, read_rows
+from indexmem.benchmarks.rows import BenchmarkRow, rows_of_file, rows_of_lines
 from indexmem.errors import UserError
 from indexmem.files import expanded
 
@@ -24,27 +24,27 @@ class LongBenchItems:
     file: str
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[BenchmarkRow]:
         """All items in order, `all_classes` a list. Raises UserError when there are none to be had."""
         local = expanded(self.path)
         rows = self._read_folder(local) if local.is_dir() else self._read_archive(local)
         return [row | {"all_classes": row.get("all_classes") or []} for row in rows]
 
-    def _read_folder(self, folder: Path) -> list[Row]:
+    def _read_folder(self, folder: Path) -> list[BenchmarkRow]:
         names = [f"{self.file}.jsonl", f"{self.file}.parquet"]
         found = [parent / name for parent in (folder, folder / "data") for name in names if (parent / name).is_file()]
         if not found:
             raise UserError(f"{folder} has no {names[0]}. Expected the files of LongBench's {ARCHIVE}, unpacked.")
-        return read_rows(found[0], FIELDS)
+        return rows_of_file(found[0], FIELDS)
 
-    def _read_archive(self, local: Path) -> list[Row]:
+    def _read_archive(self, local: Path) -> list[BenchmarkRow]:
         archive = local if local.is_file() else _fetch(self.path)
         member = f"data/{self.file}.jsonl"
         try:
             text = zipfile.ZipFile(archive).read(member).decode()
         except (OSError, zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
             raise UserError(f"{archive}: {member} cannot be read from it ({error}).") from None
-        return parse_lines(text, FIELDS, f"{archive}:{member}")
+        return rows_of_lines(text, FIELDS, f"{archive}:{member}")
 
 
 def _fetch(repository: str) -> Path:

@@ -16,7 +16,7 @@ from indexmem.benchmarks.longbench.prompts import Parts, Protocol, kvpress, offi
 from indexmem.benchmarks.longbench.sets import ITEMS_E, SETS, SETS_E, USUAL_ITEMS_E, SetSpec, bucket
 from indexmem.benchmarks.longbench.source import HUB, LongBenchItems
 from indexmem.benchmarks.longbench.templates import TEMPLATES
-from indexmem.benchmarks.rows import Row
+from indexmem.benchmarks.rows import BenchmarkRow
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
 from indexmem.models.prompt import PromptFormat
@@ -63,14 +63,14 @@ class LongBenchSet(Benchmark):
         return {"items": content_hash(self._rows), "protocol": self.protocol, "compat": self.compat}
 
     @property
-    def _rows(self) -> Sequence[Row]:
+    def _rows(self) -> Sequence[BenchmarkRow]:
         return self.items.rows[: self.limit]
 
     @property
     def _chat(self) -> bool:
         return self.protocol == "kvpress" or self.spec.chat
 
-    def _sample(self, index: int, row: Row, build: BuildContext) -> Sample:
+    def _sample(self, index: int, row: BenchmarkRow, build: BuildContext) -> Sample:
         limit = self.generation_limit(build)
         parts = self._parts(row, build, build.length - limit)
         stop = self.spec.stop if self.protocol == "official" else ()
@@ -94,7 +94,7 @@ class LongBenchSet(Benchmark):
             extra={"classes": row["all_classes"]},
         )
 
-    def _parts(self, row: Row, build: BuildContext, room: int) -> Parts:
+    def _parts(self, row: BenchmarkRow, build: BuildContext, room: int) -> Parts:
         cut, shorten = (official, without_middle) if self.protocol == "official" else (kvpress, without_end)
         parts = cut(TEMPLATES[self.set], row["context"], row["input"])
         shortened = shorten(parts, build.tokenizer, PromptFormat.of(build.tokenizer, chat=self._chat), room)

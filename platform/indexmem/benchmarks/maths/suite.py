@@ -17,7 +17,7 @@ from pydantic import PositiveInt
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
 from indexmem.benchmarks.maths.boxed import as_integer, last_boxed
 from indexmem.benchmarks.maths.verifier import Verifier
-from indexmem.benchmarks.rows import Row, check_kind, read_hub, read_rows
+from indexmem.benchmarks.rows import BenchmarkRow, check_type, rows_of_file, rows_of_hub
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
 from indexmem.files import expanded
@@ -38,12 +38,12 @@ class Problems:
     path: str  # a .jsonl or .parquet file, or a hub id
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[BenchmarkRow]:
         """All rows in order. Raises UserError when there are none to be had or one lacks a field."""
         local = expanded(self.path)
         if local.is_file():
-            return read_rows(local, KINDS, _has_problem)
-        return read_hub(self.path, SPLIT, KINDS, _has_problem)
+            return rows_of_file(local, KINDS, _has_problem)
+        return rows_of_hub(self.path, SPLIT, KINDS, "Give path=FILE of a local copy.", check=_has_problem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +133,12 @@ class Math500(MathsTask):
         return self.verifier.equal(reference, boxed)
 
 
-def _problem(row: Row) -> Any:
+def _problem(row: BenchmarkRow) -> Any:
     return row.get("problem", row.get("question"))
 
 
-def _has_problem(row: Row, where: str) -> None:
-    check_kind(_problem(row), str, f"{where}: 'problem' (or 'question')")
+def _has_problem(row: BenchmarkRow, where: str) -> None:
+    check_type(_problem(row), str, f"{where}: 'problem' (or 'question')")
 
 
 def aime25(*, path: str = AIME25, max_new_tokens: PositiveInt = 32_000) -> Sequence[Benchmark]:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from indexmem.benchmarks.rows import parse_json
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
 from indexmem.files import expanded
+from indexmem.texts.rows import parse_json
 
 
 @dataclass(frozen=True)

@@ -6,47 +6,43 @@ max_new_tokens. Lengths were measured with the tokenizer of Llama-3.1 and differ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
-from indexmem.benchmarks.rows import read_rows
+from indexmem.benchmarks.rows import BenchmarkRow, rows_of_file, rows_of_hub
 from indexmem.benchmarks.scorers import string_match_all, string_match_part
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
 from indexmem.files import expanded
 
-KINDS = {"context": str, "question": str, "answer_prefix": str, "answer": list, "task": str, "max_new_tokens": int}
-COLUMNS = tuple(KINDS)
+FIELDS = {"context": str, "question": str, "answer_prefix": str, "answer": list, "task": str, "max_new_tokens": int}
 SPLIT = "test"
+INSTEAD = "Give path=FOLDER of a local copy, or use the generated tasks (benchmark 'ruler')."
 
 
 @dataclass(frozen=True)
 class RulerRows:
-    """A table in this layout, read when it is first needed."""
+    """All rows in this layout, read when they are first needed."""
 
     path: str
     length: int
 
     @cached_property
-    def table(self) -> pa.Table:
-        """All rows. Raises UserError when there are none to be had, or columns are missing."""
+    def by_task(self) -> Mapping[str, Sequence[BenchmarkRow]]:
+        """The rows of each task. Raises UserError when there are none to be had, or columns are missing."""
         local = expanded(self.path)
-        table = _read_local(local, self.length) if local.exists() else _read_hub(self.path, self.length)
-        missing = [name for name in COLUMNS if name not in table.column_names]
-        if missing:
-            raise UserError(
-                f"'{self.path}' lacks the columns {', '.join(missing)}. Expected those of simonjegou/ruler: "
-                f"{', '.join(COLUMNS)}."
-            )
-        return table.select(COLUMNS)
+        if local.exists():
+            rows = [row for file in _files(local, self.length) for row in rows_of_file(file, FIELDS)]
+        else:
+            rows = rows_of_hub(self.path, SPLIT, FIELDS, INSTEAD, subset=str(self.length))
+        found: dict[str, list[BenchmarkRow]] = {}
+        for row in rows:
+            found.setdefault(row["task"], []).append({field: row[field] for field in FIELDS})
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +56,7 @@ class RulerDatasetTask(Benchmark):
 
     def samples(self, count: int, build: BuildContext) -> Iterator[Sample]:
         """See `Benchmark`; fewer when the data set ends before."""
-        for index, row in enumerate(self._own.slice(0, count).to_pylist()):
+        for index, row in enumerate(self._rows[:count]):
             yield Sample(
                 id=f"{self.name}/{index}",
                 benchmark=self.name,
@@ -78,43 +74,22 @@ class RulerDatasetTask(Benchmark):
 
     def ingredients(self, build: BuildContext) -> Mapping[str, Any]:
         """The rows themselves."""
-        return {"rows": content_hash(self._own.to_pylist())}
+        return {"rows": content_hash(self._rows)}
 
     @property
-    def _own(self) -> pa.Table:
-        found = self.rows.table.filter(pc.equal(self.rows.table["task"], self.task))
-        if not found.num_rows:
-            tasks = ", ".join(sorted(set(self.rows.table["task"].to_pylist())))
-            raise UserError(f"'{self.rows.path}' has no rows of task '{self.task}'. Its tasks: {tasks}.")
-        return found
+    def _rows(self) -> Sequence[BenchmarkRow]:
+        tasks = self.rows.by_task
+        if self.task not in tasks:
+            raise UserError(
+                f"'{self.rows.path}' has no rows of task '{self.task}'. Its tasks: {', '.join(sorted(tasks))}."
+            )
+        return tasks[self.task]
 
 
-def _read_local(path: Path, length: int) -> pa.Table:
+def _files(path: Path, length: int) -> list[Path]:
     """A .parquet or .jsonl file, or the files of a folder; of a folder `<length>` inside it, if there is one."""
     folder = path / str(length) if (path / str(length)).is_dir() else path
     files = [folder] if folder.is_file() else sorted(folder.rglob("*.parquet")) or sorted(folder.rglob("*.jsonl"))
     if not files:
         raise UserError(f"'{folder}' holds no .parquet or .jsonl file. Expected a copy of simonjegou/ruler.")
-    try:
-        return pa.concat_tables([_read_file(file) for file in files], promote_options="permissive")
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"'{folder}' cannot be read: {error}") from None
-
-
-def _read_file(path: Path) -> pa.Table:
-    if path.suffix == ".parquet":
-        return pq.read_table(path)
-    return pa.Table.from_pylist(read_rows(path, KINDS))
-
-
-def _read_hub(name: str, length: int) -> pa.Table:
-    from datasets import load_dataset  # slow to import, and of no use for generated samples
-
-    try:
-        return load_dataset(name, str(length), split=SPLIT).with_format("arrow")[:]
-    except (OSError, ValueError) as error:  # datasets' and the hub's own errors derive from these
-        problem = str(error).splitlines()[0]
-        raise UserError(
-            f"Data set '{name}' ({length}) cannot be had: {problem} Give path=FOLDER of a local copy, or use the "
-            "generated tasks (benchmark 'ruler')."
-        ) from None
+    return files

@@ -31,10 +31,10 @@ from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.learned import IndexerScores, selection_of
 from indexmem.eviction.methods.registry import make_method
 from indexmem.eviction.ranking import has_nan, nan_error
+from indexmem.models.assets import modules_folder
 from indexmem.models.attention import LayerTap, output_weight
 from indexmem.models.geometry import Geometry
 from indexmem.models.rereading import Reread
-from indexmem.models.shipped import checkpoint_folder
 
 # Squared error, as a share of the output's square, below which evictions cost nothing: heads that share a budget keep
 # almost all of what they attend to in some windows, which would weigh without limit.
@@ -177,7 +177,7 @@ def _base_method(
         sections = {"indexer": experiment.indexer.model_dump(), "target": experiment.target.model_dump()}
         return IndexerScores(indexers, selection_of(None, experiment.indexer.floor, sections, indexers.shape))
     checkpoint = experiment.indexer.checkpoint
-    folder = None if checkpoint is None else str(checkpoint_folder(checkpoint))
+    folder = None if checkpoint is None else str(modules_folder(checkpoint))
     context = MethodContext.of(experiment, geometry, folder, device)
     method = make_method(MethodConfig(name=base), context)
     if method.own_pass:

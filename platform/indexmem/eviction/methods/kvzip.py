@@ -19,7 +19,7 @@ from indexmem.eviction.selection import Shared
 from indexmem.models.attention import LayerTap, attention_layers
 from indexmem.models.backbone import Backbone
 from indexmem.models.prompt import PromptFormat, encode
-from indexmem.models.window import window_mask
+from indexmem.models.sequence_attention import window_mask
 
 REPEAT_ALL = "\n\nRepeat the previous context exactly."
 REPEAT_FROM = "\n\nRepeat the part of the previous context exactly, starting with"

@@ -17,7 +17,8 @@ from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryState
 from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.decode_scorer import DecodeScorer
-from indexmem.models.attention import LayerTap, output_weight, unrotate
+from indexmem.models.attention import LayerTap, output_weight
+from indexmem.models.projection import unrotate
 
 
 class WithMemory(EvictionMethod):

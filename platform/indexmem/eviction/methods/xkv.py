@@ -17,7 +17,8 @@ from indexmem.errors import UserError
 from indexmem.eviction.context import ContextCache, RowCache
 from indexmem.eviction.lowrank import affordable_ranks, layers_to_matrix, matrix_to_layers, principal_axes, truncate
 from indexmem.eviction.methods.base import EvictionMethod
-from indexmem.models.attention import LayerTap, unrotate
+from indexmem.models.attention import LayerTap
+from indexmem.models.projection import unrotate
 
 
 class XKV(EvictionMethod):

@@ -24,8 +24,8 @@ from indexmem.errors import UserError
 from indexmem.eviction.memory.attention import partial_attention
 from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryState
 from indexmem.eviction.memory.stack import MemoryStack
-from indexmem.models.attention import attention_layers, layer_number, output_weight, unrotate
-from indexmem.models.projection import rotate
+from indexmem.models.attention import attention_layers, layer_number, output_weight
+from indexmem.models.projection import rotate, unrotate
 
 ATTRIBUTE = "latent_memory"  # of a cache
 

@@ -15,29 +15,28 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from indexmem.archives import ESSAYS, KING_JAMES, NETWORKX, read_members
 from indexmem.config.text import TextConfig
 from indexmem.errors import UserError
 from indexmem.files import exists, expanded
-from indexmem.models.assets import ESSAYS, KING_JAMES, NETWORKX, read_members
-from indexmem.models.generated.facts import facts
-from indexmem.models.generated.records import records
-from indexmem.models.hub_texts import read_hub
-from indexmem.models.text_files import EXPECTED, FIELDS, list_files, read_file
+from indexmem.texts.files import EXPECTED, TEXT_FIELDS, list_files, read_file, read_hub_texts
+from indexmem.texts.generated.facts import facts
+from indexmem.texts.generated.records import records
 
 SHORTEST_MODULE = 1000  # characters of a source file in `code`
 
 
 def load_texts(names: Sequence[str]) -> list[str]:
-    """The documents of several texts, in the order of `names`. Errors as in `documents`."""
-    return [document for name in names for document in documents(name)]
+    """The documents of several texts, in the order of `names`. Errors as in `documents_of`."""
+    return [document for name in names for document in documents_of(name)]
 
 
-def documents(name: str) -> list[str]:
+def documents_of(name: str) -> list[str]:
     """The documents of a built-in text, else of the file or folder at the path `name`.
 
     Built-in: `essays` (Paul Graham, one document per essay), its disjoint parts `essays-train` and `essays-heldout`,
-    `king-james` (one document per book), `code` (one per module of networkx), and what models/generated/ makes out of
-    these but for the held-out essays: `records` and `facts`. Files are read as models/text_files.py says; the text of a
+    `king-james` (one document per book), `code` (one per module of networkx), and what texts/generated/ makes out of
+    these but for the held-out essays: `records` and `facts`. Files are read as texts/files.py says; the text of a
     row is in the field `text`, else `context`. Errors as in `read_documents`.
     """
     return list(read_documents(TextConfig(name=name)))
@@ -58,7 +57,7 @@ def read_documents(text: TextConfig) -> Iterator[str]:
         raise UserError(f"'{text}' holds no text: every document in it is empty.")
 
 
-def source(text: TextConfig) -> list[Any] | None:
+def text_state(text: TextConfig) -> list[Any] | None:
     """What tells without reading whether a text has changed: paths, sizes and times; settings if on the hub.
 
     None for a text that is built in and never changes.
@@ -74,7 +73,7 @@ def source(text: TextConfig) -> list[Any] | None:
     return [text.column, *([str(path.absolute()), stat.st_size, stat.st_mtime_ns] for path, stat in stats)]
 
 
-def fingerprint(texts: Iterable[str]) -> str:
+def documents_hash(texts: Iterable[str]) -> str:
     """Hash of documents: equal content, equal fingerprint, wherever it lies.
 
     It is `content_hash` of their list, made without the list.
@@ -136,9 +135,9 @@ BUILTIN_TEXTS: Mapping[str, Callable[[], list[str]]] = MappingProxyType(
 
 
 def _open(text: TextConfig) -> Iterable[str]:
-    fields = (text.column,) if text.column else FIELDS
+    fields = (text.column,) if text.column else TEXT_FIELDS
     if text.hub is not None:
-        return read_hub(text, fields)
+        return read_hub_texts(text, fields)
     assert text.name is not None
     if text.name in BUILTIN_TEXTS:
         return _built_in(text.name)

@@ -1,6 +1,9 @@
-"""Attention that also gives its rows' log-sum-exp, as the kernels behind sdpa have it anyhow.
+"""Attention of whole sequences: with its rows' log-sum-exp, which the kernels behind sdpa have anyway, or in a window.
 
-Shapes: B batch, Q query heads, H KV heads, L query tokens, T key tokens, d head_dim.
+In a window, the query at s attends to the keys at s - window < t <= s.
+
+Shapes: B batch, Q = H g query heads, H KV heads, g query heads of a KV head, L query tokens, T key tokens, S queries of
+a block, d head_dim.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
 
 PROBE_TOKENS, PROBE_QUERY_HEADS, PROBE_HEADS = 64, 4, 2
@@ -17,6 +21,7 @@ PROBE_TOKENS, PROBE_QUERY_HEADS, PROBE_HEADS = 64, 4, 2
 # training have new lengths in nearly every step. (Steps of windows of unequal length took five times as long with it.)
 PLANNED_TOKENS = 8192
 BLOCK_LOGITS = 2**25  # logits held at once: 128 MiB in fp32
+QUERY_BLOCK = 1024  # queries that attend at once: bounds the mask at QUERY_BLOCK x (QUERY_BLOCK + window)
 TOLERANCE = 1e-2  # of a probe's log-sum-exp, about 5: far above what rounding does, far below another convention
 
 
@@ -45,7 +50,7 @@ def attend_with_lse(
 def attend_in_blocks(
     query_BQLd: Tensor, key_BHTd: Tensor, value_BHTd: Tensor, scaling: float, causal: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The same of any tensors, a block of queries at a time, in fp32 or wider."""
+    """What `attend_with_lse` gives, of any tensors: a block of queries at a time, in fp32 or wider."""
     wide = torch.promote_types(query_BQLd.dtype, torch.float32)
     query_BHgLd = query_BQLd.to(wide).unflatten(1, (key_BHTd.shape[1], -1))
     key_BH1dT, value_BH1Td = key_BHTd.to(wide)[:, :, None].mT, value_BHTd.to(wide)[:, :, None]
@@ -61,6 +66,39 @@ def attend_in_blocks(
         outputs.append(logits_BHgST.softmax(-1) @ value_BH1Td)
     output_BQLd = torch.cat(outputs, dim=3).flatten(1, 2).to(query_BQLd.dtype)
     return output_BQLd.transpose(1, 2), torch.cat(sums, dim=3).flatten(1, 2)
+
+
+def window_mask(query_S: Tensor, key_T: Tensor, window: int) -> Tensor:
+    """Which positions `key_T` a query at `query_S` attends to, bool [..., S, T]."""
+    distance = query_S[..., :, None] - key_T[..., None, :]
+    return (distance >= 0) & (distance < window)
+
+
+def attend_in_window(
+    query_BQLd: Tensor, key_BHLd: Tensor, value_BHLd: Tensor, window: int, scaling: float, block: int = QUERY_BLOCK
+) -> Tensor:
+    """Output [B, L, Q, d] of attention in a window, in time and memory linear in L.
+
+    The g query heads of a KV head are folded into the query axis, so K and V are never repeated.
+    """
+    heads, length = key_BHLd.shape[1:3]
+    query_BHgLd = query_BQLd.unflatten(1, (heads, -1))
+    group = query_BHgLd.shape[2]
+    position_L = torch.arange(length, device=query_BQLd.device)
+    blocks = []
+    for start in range(0, length, block):
+        stop = min(start + block, length)
+        first = max(0, start - window + 1)
+        mask_ST = window_mask(position_L[start:stop], position_L[first:stop], window)
+        output_BHsd = F.scaled_dot_product_attention(
+            query_BHgLd[:, :, :, start:stop].flatten(2, 3),
+            key_BHLd[:, :, first:stop],
+            value_BHLd[:, :, first:stop],
+            attn_mask=mask_ST.repeat(group, 1),
+            scale=scaling,
+        )
+        blocks.append(output_BHsd.unflatten(2, (group, -1)))
+    return torch.cat(blocks, dim=3).flatten(1, 2).transpose(1, 2)
 
 
 def _attend(

@@ -10,9 +10,9 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 
-from indexmem.models.generated.records import lines
-from indexmem.models.generated.sentences import STORIES
-from indexmem.models.generated.values import Draw, vocabulary
+from indexmem.texts.generated.records import lines
+from indexmem.texts.generated.sentences import STORIES
+from indexmem.texts.generated.values import Draw, vocabulary
 
 PASSES = 3  # over the essays, which are short; each cuts and fills them in another way
 BOOKS_KEPT = 0.35  # of the passages of the books

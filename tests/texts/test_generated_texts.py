@@ -12,12 +12,12 @@ import pytest
 from indexmem.benchmarks import niah_map
 from indexmem.benchmarks.ruler import common_words, frequent_words, haystack, invented, niah, qa, variables
 from indexmem.config.text import BUILT_IN, MIXTURE
-from indexmem.models.generated.facts import MOST_FACTS, _similar_stories, _strewn
-from indexmem.models.generated.layouts import BLOCKS, LINES, OBJECTS, TABLES
-from indexmem.models.generated.records import THEMES
-from indexmem.models.generated.sentences import STORIES
-from indexmem.models.generated.values import SPELLINGS, Draw, vocabulary
-from indexmem.models.texts import BUILTIN_TEXTS, documents, fingerprint
+from indexmem.texts.documents import BUILTIN_TEXTS, documents_hash, documents_of
+from indexmem.texts.generated.facts import MOST_FACTS, _similar_stories, _strewn
+from indexmem.texts.generated.layouts import BLOCKS, LINES, OBJECTS, TABLES
+from indexmem.texts.generated.records import THEMES
+from indexmem.texts.generated.sentences import STORIES
+from indexmem.texts.generated.values import SPELLINGS, Draw, vocabulary
 
 WORDS = ["apple", "stone", "river"]
 ASKED = (
@@ -49,14 +49,14 @@ def draw(seed: int = 0) -> Draw:
 )
 def test_they_are_the_same_everywhere(name, count, expected):
     """Runs are named after their content: other text, other names."""
-    made = documents(name)
-    assert len(made) == count and fingerprint(made) == expected
+    made = documents_of(name)
+    assert len(made) == count and documents_hash(made) == expected
     assert sum(map(len, made)) < 4_000_000
 
 
 @pytest.mark.parametrize("name", [text.name for text in MIXTURE])
 def test_no_wording_of_a_benchmark_is_trained_on(name):
-    text = " ".join(" ".join(documents(name)).lower().split())
+    text = " ".join(" ".join(documents_of(name)).lower().split())
     phrases = wording(ASKED)
     assert len(phrases) > 30 and "the grass is green" in phrases
     assert [phrase for phrase in sorted(phrases) if phrase in text] == []
@@ -65,20 +65,22 @@ def test_no_wording_of_a_benchmark_is_trained_on(name):
 
 
 def test_the_held_out_essays_are_not_in_what_is_made_of_the_others():
-    sentences = {s for essay in documents("essays-heldout") for s in re.split(r"(?<=[.!?])\s+", essay) if len(s) > 60}
+    sentences = {
+        s for essay in documents_of("essays-heldout") for s in re.split(r"(?<=[.!?])\s+", essay) if len(s) > 60
+    }
     assert len(sentences) > 500
-    made = "\n".join(documents("facts") + documents("records"))
+    made = "\n".join(documents_of("facts") + documents_of("records"))
     assert [sentence for sentence in sentences if sentence in made] == []
 
 
 def test_what_is_made_is_full_of_numbers_and_prose_is_not():
     def digits(name: str) -> float:
-        text = "".join(documents(name))
+        text = "".join(documents_of(name))
         return sum(character.isdecimal() for character in text) / len(text)
 
     assert digits("king-james") == 0 and digits("essays-train") < 0.005
     assert digits("records") > 0.15 and digits("facts") > 0.01
-    lengths = {len(number) for number in re.findall(r"(?<![\w.])\d+(?![\w.])", "\n".join(documents("records")))}
+    lengths = {len(number) for number in re.findall(r"(?<![\w.])\d+(?![\w.])", "\n".join(documents_of("records")))}
     assert lengths >= set(range(1, 10))
 
 

@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from indexmem.models.generated.layouts import BLOCKS, LINES, OBJECTS, SETTINGS, TABLES, Layout, quoted
-from indexmem.models.generated.values import SPELLINGS, Draw, Spelling, vocabulary
+from indexmem.texts.generated.layouts import BLOCKS, LINES, OBJECTS, SETTINGS, TABLES, Layout, quoted
+from indexmem.texts.generated.values import SPELLINGS, Draw, Spelling, vocabulary
 
 DOCUMENTS = 1500
 SHORTEST, LONGEST = 500, 2400  # characters
