@@ -61,7 +61,7 @@ MISTAKES = {
     "foreign checkpoint": (
         "eval",
         ["grid.methods=[full, indexer]", "indexer.checkpoint={folder}/foreign"],
-        "was trained for another geometry (layers: checkpoint 5, model 3)",
+        "was trained for another geometry (layers: trained for 5, model has 3)",
     ),
     "no checkpoint": ("eval", ["grid.methods=[full, indexer]"], "Run `python jobs/distill.py SPEC` first"),
     "empty text folder": ("distill", ["distill.texts=[{folder}/empty]"], "empty"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from indexmem.eviction.indexer import IndexerStack
-from indexmem.eviction.memory.attention import Part, merge, partial_attention
+from indexmem.eviction.memory.attention import AttentionPart, merge, partial_attention
 from indexmem.eviction.memory.base import Evicted, LatentMemory
 from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.eviction.methods.learned import IndexerScores
@@ -56,7 +56,7 @@ def measure(
             query, tap.key_BHLd[:, :, context:], tap.value_BHLd[:, :, context:], tap.scaling, causal
         )
 
-        def over(positions_HK: Tensor) -> Part:
+        def over(positions_HK: Tensor) -> AttentionPart:
             index = positions_HK[None, ..., None].expand(1, -1, -1, tap.key_BHLd.shape[-1])
             return partial_attention(
                 query, seen.key_BHLd.gather(2, index), seen.value_BHLd.gather(2, index), tap.scaling
@@ -107,7 +107,7 @@ def summarise(sequences: Sequence[Errors]) -> list[dict[str, Any]]:
 
 
 def _remaining(
-    memory: LatentMemory, tap: LayerTap, context: int, leaves_HC: Tensor, full_BQnd: Tensor, plain: Part
+    memory: LatentMemory, tap: LayerTap, context: int, leaves_HC: Tensor, full_BQnd: Tensor, plain: AttentionPart
 ) -> tuple[float, float]:
     """Squared error with the memory and without, both after the output projection if that is where it adds."""
     before = memory.shape.rotary == "pre"

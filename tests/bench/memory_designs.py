@@ -15,6 +15,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def trained(
 
 def load_designs(folder: Path, names: Sequence[str], backbone: Backbone) -> dict[str, MemoryStack]:
     """The trained designs that the folder holds; slot designs also as they are before their maps are trained."""
-    shapes = {name: shape_of(name, backbone.geometry).to_dict() for name in names}
+    shapes = {name: asdict(shape_of(name, backbone.geometry)) for name in names}
     memories: dict[str, MemoryStack] = {}
     for stored in sorted(folder.glob("design-*.safetensors")):
         shape, geometry, state = load_module(folder, stored.stem)

@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -180,7 +180,7 @@ def main() -> None:
     result = {
         "note": NOTE,
         "settings": {name: str(value) if name == "out" else value for name, value in vars(args).items()},
-        "indexer": shape.to_dict(),
+        "indexer": asdict(shape),
         "device": torch.cuda.get_device_name() if backbone.device.type == "cuda" else "cpu",
         "torch": torch.__version__,
         "rows": [],

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from indexmem.eviction.memory.clustering import LLOYD_ITERATIONS, k_means, lloyd
-from indexmem.eviction.memory.graphs import replayed
+from indexmem.eviction.memory.clustering import LLOYD_ITERATIONS, k_means, lloyd, replayed
 
 
 def points(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,7 +29,7 @@ def test_a_graph_gives_what_its_kernels_give():
     for count, seed in ((40, 0), (300, 1), (200, 2), (300, 3)):  # the graph of 256 points is used again
         point, weight = (x.cuda() for x in points(count, seed))
         with torch.inference_mode(seed % 2 == 0):
-            slots = replayed(lloyd, point, weight, 6, LLOYD_ITERATIONS)
+            slots = replayed(point, weight, 6, LLOYD_ITERATIONS)
             again = k_means(point, weight, 6)
         expected, counts = lloyd(point, weight, 6, LLOYD_ITERATIONS), weight > 0
         for found in (slots, again):  # sums over a cluster have no fixed order

@@ -207,7 +207,7 @@ def test_checkpoint_round_trip_and_foreign_geometry(tmp_path, terms):
     save_modules({"indexer": indexers}, tmp_path / "b", {"step": 3})
     assert weights_hash(tmp_path / "b", "indexer") != first
     other = Geometry.of(tiny_config("llama", num_hidden_layers=5, head_dim=8))
-    with pytest.raises(UserError, match=r"layers: checkpoint 3, model 5; head_dim: checkpoint 16, model 8"):
+    with pytest.raises(UserError, match=r"layers: trained for 3, model has 5; head_dim: trained for 16, model has 8"):
         check_geometry(tmp_path / "a", other)
     with pytest.raises(UserError, match="not a checkpoint of trained modules"):
         IndexerStack.load(tmp_path)

@@ -125,7 +125,7 @@ def test_mistakes_are_named(checkpoint, tmp_path):
     with pytest.raises(UserError, match=r"unknown parameter 'local'\. Allowed: checkpoint, recent"):
         build(checkpoint, local=3)
     other = Geometry.of(tiny_config("llama", num_key_value_heads=4))
-    with pytest.raises(UserError, match="kv_heads: checkpoint 2, model 4"):
+    with pytest.raises(UserError, match="kv_heads: trained for 2, model has 4"):
         make_method(MethodConfig(name="locret"), MethodContext(other, checkpoint=checkpoint))
     geometry = tiny_backbone().geometry
     indexer = IndexerStack(IndexerShape.of(IndexerConfig(), geometry), geometry)

@@ -27,7 +27,7 @@ from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
-from indexmem.eviction.methods import observed
+from indexmem.eviction.methods import simple
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.compactor import seeded
 from indexmem.eviction.methods.registry import make_method
@@ -105,7 +105,7 @@ def test_lagkv_with_ties_keeps_tokens_of_the_same_scores():
 @pytest.mark.parametrize("family", FULL_FAMILIES)
 @pytest.mark.parametrize("block_logits", [2**25, 4 * LENGTH * 7])
 def test_observed_attention_equals_kvpress_on_eager_attention(family, block_logits, monkeypatch):
-    monkeypatch.setattr(observed, "BLOCK_LOGITS", block_logits)  # 7 queries at a time
+    monkeypatch.setattr(simple, "BLOCK_LOGITS", block_logits)  # 7 queries at a time
     for row, ratio in zip(compressed("observed_attention", family), RATIOS):
         press = ObservedAttentionPress(compression_ratio=ratio)
         theirs = kvpress_cache(tiny_model(family, "eager"), press, random_ids(LENGTH))

@@ -55,7 +55,7 @@ def test_logits_equal_our_engines(tmp_path, family, memory):
 
 def test_any_scorer_takes_the_memory_trained_for_it(tmp_path):
     folder = checkpoint(tmp_path, geometry_of())
-    press = MemoryPress(press=SnapKVPress(compression_ratio=0.6), memories=MemoryStack.load(folder, "snapkv"))
+    press = MemoryPress(press=SnapKVPress(compression_ratio=0.6), memories=MemoryStack.load_for("snapkv", folder))
     theirs = question_logits(plain(), filled(plain(), press))
     press.detach()
     torch.testing.assert_close(theirs, engine_logits("llama", folder, "snapkv+memory", 0.6), rtol=1e-3, atol=1e-3)

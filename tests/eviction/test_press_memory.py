@@ -101,7 +101,7 @@ def test_a_batch_of_contexts_gives_what_each_gives_alone(memory_press):
 
 def test_a_foreign_memory_is_refused(tmp_path):
     folder = checkpoint(tmp_path, geometry_of(num_key_value_heads=4))
-    press = MemoryPress(press=KnormPress(compression_ratio=0.5), memories=MemoryStack.load(folder, "indexer"))
+    press = MemoryPress(press=KnormPress(compression_ratio=0.5), memories=MemoryStack.load_for("indexer", folder))
     with pytest.raises(UserError, match="kv_heads: trained for 4, model has 2"), press(plain()):
         pass
 

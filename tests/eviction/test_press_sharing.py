@@ -279,7 +279,7 @@ def test_an_interrupted_prefill_leaves_nothing_behind(shared_memory, kind):
 
 def test_scorers_of_kvpress_split_evenly(tmp_path):
     folder = checkpoint(tmp_path, geometry_of(), trained={"target": {"loss": "bce"}})
-    press = MemoryPress(press=SnapKVPress(compression_ratio=0.6), memories=MemoryStack.load(folder, "snapkv"))
+    press = MemoryPress(press=SnapKVPress(compression_ratio=0.6), memories=MemoryStack.load_for("snapkv", folder))
     cache = filled(plain(), press)
     press.detach()
     assert {layer.keys.shape[2] for layer in cache.layers} == {60}

@@ -131,7 +131,7 @@ def test_presses_keep_what_our_engine_keeps(tmp_path, family, settings):
     method, context, rankings_HL = prefilled("indexer", family, folder=folder, sinks=SINKS)
     row = method.compress(context, rankings_HL, LENGTH * 0.3)
     full = filled(plain(family), None)
-    memories = MemoryStack.load(folder, "snapkv")
+    memories = MemoryStack.load_for("snapkv", folder)
     presses = [
         IndexerPress.from_pretrained(folder, compression_ratio=0.7),
         IndexMemPress.from_pretrained(folder, compression_ratio=0.7),
@@ -178,17 +178,19 @@ def test_masks_that_fit_are_left_alone(tmp_path):
 def test_trained_modules_count_layers_with_full_attention(tmp_path):
     geometry = tiny_backbone(FAMILY).geometry
     folder = checkpoint(tmp_path, geometry)
-    assert len(IndexerStack.load(folder)) == len(MemoryStack.load(folder, "indexer")) == 3
+    assert len(IndexerStack.load(folder)) == len(MemoryStack.load_for("indexer", folder)) == 3
     assert IndexerStack.load(folder).geometry == geometry
     check_geometry(folder, tiny_backbone("gemma3").geometry)
-    with pytest.raises(UserError, match="layers: checkpoint 3, model 2"):
+    with pytest.raises(UserError, match="layers: trained for 3, model has 2"):
         check_geometry(folder, Geometry(**geometry.to_dict() | {"layers": 2}))
 
 
 def test_memories_scale_logits_as_the_backbone_does(tmp_path):
     folder = checkpoint(tmp_path, tiny_backbone(FAMILY).geometry)
     modules = attention_layers(tiny_model(FAMILY))
-    assert [memory.scaling for memory in MemoryStack.load(folder, "snapkv")] == [module.scaling for module in modules]
+    assert [memory.scaling for memory in MemoryStack.load_for("snapkv", folder)] == [
+        module.scaling for module in modules
+    ]
     assert modules[0].scaling != 16**-0.5
 
 

@@ -213,7 +213,7 @@ def begin_with(folder: Path, trainees: Sequence[Trainee]) -> None:
         raise UserError(f"distill.start_from={folder} holds none of {names} (it holds: {', '.join(held)}).")
     for trainee in known:
         shape, _, weights = load_module(folder, trainee.name)
-        wanted = trainee.trained.shape.to_dict()  # type: ignore[union-attr, operator]
+        wanted = asdict(trainee.trained.shape)  # type: ignore[call-overload]
         if differs := sorted(name for name in {*shape, *wanted} if shape.get(name) != wanted.get(name)):
             said = ", ".join(f"{name} is {shape.get(name)} there and {wanted.get(name)} here" for name in differs)
             raise UserError(

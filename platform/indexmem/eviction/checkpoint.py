@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def save_modules(modules: Mapping[str, Any], folder: str | Path, trained: dict[s
         with draft_of(weights_path(folder, name)) as draft:
             save_file(state, draft)
         count = sum(parameter.numel() for parameter in module.parameters())
-        described[name] = {"shape": module.shape.to_dict(), "parameters": count}
+        described[name] = {"shape": asdict(module.shape), "parameters": count}
     geometry = next(iter(modules.values())).geometry.to_dict()
     config = {"format": FORMAT, "geometry": geometry, "modules": described, "trained": trained or {}}
     write_whole(folder / CONFIG, json.dumps(config, indent=2) + "\n")
@@ -73,17 +74,17 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 def check_geometry(folder: str | Path, geometry: Geometry) -> None:
     """Raise UserError that lists every size in which the checkpoint and the backbone differ."""
-    stored = _geometry(folder, read_config(folder))
-    differences = [
-        f"{name}: checkpoint {getattr(stored, name)}, model {getattr(geometry, name)}"
-        for name in SIZES
-        if getattr(stored, name) != getattr(geometry, name)
-    ]
-    if differences:
+    if differences := size_differences(_geometry(folder, read_config(folder)), geometry):
         raise UserError(
-            f"Checkpoint {folder} was trained for another geometry ({'; '.join(differences)}). "
+            f"Checkpoint {folder} was trained for another geometry ({differences}). "
             "Distil for this model, or point indexer.checkpoint at a checkpoint that fits."
         )
+
+
+def size_differences(trained: Geometry, model: Geometry) -> str:
+    """Every size in which a model differs from the one that modules were trained for, as text."""
+    pairs = {name: (getattr(trained, name), getattr(model, name)) for name in SIZES}
+    return "; ".join(f"{name}: trained for {was}, model has {now}" for name, (was, now) in pairs.items() if was != now)
 
 
 def load_module(folder: str | Path, name: str) -> tuple[dict[str, Any], Geometry, dict[str, Tensor]]:

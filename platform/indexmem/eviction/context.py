@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from torch import Tensor, nn
 
 from indexmem.eviction.kept import lengths_of, oldest_first
-
-if TYPE_CHECKING:
-    from indexmem.eviction.memory.base import LatentMemory, MemoryState
+from indexmem.eviction.memory.base import LatentMemory, MemoryState
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,8 @@ heads for `kv_head`), H indexer heads per row (0 without pairs), i indexer dim, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -73,9 +71,6 @@ class IndexerShape:
     def numbers_per_key(self) -> int:
         """What is held of a token for each score row, to rank it again later: its key, and its token term's value."""
         return (self.dim if self.pair_term else 0) + (1 if self.token_term else 0)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -205,7 +200,7 @@ class Indexer(nn.Module):
 class IndexerStack(TrainedLayers[IndexerShape]):
     """The indexers of a backbone: one for each layer, or one at the first of every `share_every` layers."""
 
-    SHAPE = IndexerShape
+    SHAPE, NAME = IndexerShape, INDEXER
 
     def __init__(self, shape: IndexerShape, geometry: Geometry) -> None:
         owners = range(0, geometry.layers, shape.share_every)
@@ -216,8 +211,3 @@ class IndexerStack(TrainedLayers[IndexerShape]):
         """The indexer that runs in this layer; None where the scores of the layer before are used again."""
         number, offset = divmod(layer, self.shape.share_every)
         return None if offset else self[number]  # type: ignore[return-value]
-
-    @classmethod
-    def load(cls, folder: str | Path) -> IndexerStack:
-        """The trained indexers of a checkpoint folder (fp32, on CPU)."""
-        return cls.restore(folder, INDEXER)

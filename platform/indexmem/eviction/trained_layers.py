@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from torch import nn
 
@@ -12,21 +12,14 @@ from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import CONFIG, MEND, fill_module, load_module, weights_path
 from indexmem.models.geometry import Geometry
 
-
-class Shape(Protocol):
-    """Sizes and choices from which the modules are built."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """What the checkpoint's config holds: the keywords that make an equal shape."""
-
-
-ShapeT = TypeVar("ShapeT", bound=Shape)
+ShapeT = TypeVar("ShapeT")  # a dataclass: sizes and choices from which the modules are built
 
 
 class TrainedLayers(nn.ModuleList, Generic[ShapeT]):
-    """Modules in layer order. A subclass is made of (shape, geometry), and its `SHAPE` is the shape's class."""
+    """Modules in layer order. A subclass is made of (shape, geometry)."""
 
-    SHAPE: ClassVar[type[Any]]
+    SHAPE: ClassVar[type[Any]]  # the shape's class
+    NAME: ClassVar[str]  # of the modules in a checkpoint
 
     def __init__(self, shape: ShapeT, geometry: Geometry, layers: Iterable[nn.Module]) -> None:
         super().__init__(layers)
@@ -34,11 +27,12 @@ class TrainedLayers(nn.ModuleList, Generic[ShapeT]):
         self.geometry = geometry
 
     @classmethod
-    def restore(cls, folder: str | Path, name: str) -> Self:
-        """The stack stored as `name` in a checkpoint folder (fp32, on CPU).
+    def load(cls, folder: str | Path, name: str = "") -> Self:
+        """The modules stored as `name` (by default `NAME`) in a checkpoint folder, fp32, on CPU.
 
         Raises UserError when there is none, or it is not what was written.
         """
+        name = name or cls.NAME
         shape, geometry, weights = load_module(folder, name)
         try:
             stack = cls(cls.SHAPE(**shape), geometry)  # type: ignore[call-arg]

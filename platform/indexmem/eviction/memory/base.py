@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -39,20 +38,7 @@ class MemoryShape:
     @classmethod
     def of(cls, config: MemoryConfig, geometry: Geometry) -> MemoryShape:
         default = DEFAULT_SLOTS if config.features == "slots" else max(1, geometry.attention_width // 8)
-        return cls(
-            config.features,
-            config.fusion,
-            config.input,
-            config.rotary,
-            config.value,
-            config.dim or default,
-            config.decay,
-            config.write_strength,
-            config.gate_bias,
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return cls(**config.model_dump(exclude={"bases", "dim"}), dim=config.dim or default)
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,22 @@
-"""Weighted k-means of many small problems at once, deterministic.
+"""Weighted k-means of many small problems at once, deterministic; on a GPU as one launch.
 
-Shapes: B rows, H heads, E points, S clusters, d dims.
+Farthest-first takes one step per cluster, so on a GPU a slot write would wait for hundreds of launches, not for
+arithmetic. There the kernels are recorded once for a shape, as a CUDA graph, and replayed.
+Shapes: B rows, H heads, E points, P points with padding, S clusters, d dims.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from indexmem.eviction.memory.graphs import GRAPHED_POINTS, replayed
-
 LLOYD_ITERATIONS = 8
+GRAPHED_POINTS = 8192  # beyond, the kernels take longer than their launches
+SMALLEST_GRAPH = 256  # points
+GRAPHS = 16  # alive at once: each holds its intermediate tensors
 
 
 def k_means(point_BHEd: Tensor, weight_BHE: Tensor, clusters: int, iterations: int = LLOYD_ITERATIONS) -> Tensor:
@@ -21,7 +25,7 @@ def k_means(point_BHEd: Tensor, weight_BHE: Tensor, clusters: int, iterations: i
     Centres start at the farthest-first traversal: outliers, which attention singles out too, get clusters of their own.
     """
     if point_BHEd.is_cuda and point_BHEd.shape[2] <= GRAPHED_POINTS:
-        return replayed(lloyd, point_BHEd, weight_BHE, clusters, iterations)
+        return replayed(point_BHEd, weight_BHE, clusters, iterations)
     return lloyd(point_BHEd, weight_BHE, clusters, iterations)
 
 
@@ -70,3 +74,54 @@ def _farthest_first(point_BHEd: Tensor, weight_BHE: Tensor, clusters: int) -> Te
         distance_BHE = torch.minimum(distance_BHE, away_BHE.add_(square_BHE.gather(2, index_BH1)))
     index_BHS = torch.cat(chosen, dim=-1)
     return point_BHEd.gather(2, index_BHS[..., None].expand(*index_BHS.shape, point_BHEd.shape[-1]))
+
+
+def replayed(point_BHEd: Tensor, weight_BHE: Tensor, clusters: int, iterations: int) -> Tensor:
+    """What `lloyd` gives, from the graph of the next larger power of two of points. Padding has weight 0."""
+    batch, heads, points, dim = point_BHEd.shape
+    padded = max(SMALLEST_GRAPH, 1 << (points - 1).bit_length())
+    graph = _graph((batch, heads, padded, dim), clusters, iterations, point_BHEd.device)
+    return graph(point_BHEd, weight_BHE)
+
+
+class ClusteringGraph:
+    """One shape's graph with its input and output buffers (fp32)."""
+
+    def __init__(
+        self,
+        shape_BHPd: tuple[int, int, int, int],
+        clusters: int,
+        iterations: int,
+        device: torch.device,
+    ) -> None:
+        # Buffers outlive an inference mode that happens to be on, and are then written outside it, too.
+        with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(device):
+            self.point_BHPd = torch.zeros(shape_BHPd, device=device)
+            self.weight_BHP = torch.zeros(shape_BHPd[:3], device=device)
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):  # libraries set themselves up at the first call, which cannot be recorded
+                lloyd(self.point_BHPd, self.weight_BHP, clusters, iterations)
+            torch.cuda.current_stream().wait_stream(stream)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+                self.slot_BHP = lloyd(self.point_BHPd, self.weight_BHP, clusters, iterations)
+
+    def __call__(self, point_BHEd: Tensor, weight_BHE: Tensor) -> Tensor:
+        points = point_BHEd.shape[2]
+        self.point_BHPd[:, :, :points].copy_(point_BHEd)
+        self.point_BHPd[:, :, points:].zero_()
+        self.weight_BHP[:, :, :points].copy_(weight_BHE)
+        self.weight_BHP[:, :, points:].zero_()
+        self.graph.replay()
+        return self.slot_BHP[:, :, :points].clone()
+
+
+@lru_cache(maxsize=GRAPHS)
+def _graph(
+    shape_BHPd: tuple[int, int, int, int],
+    clusters: int,
+    iterations: int,
+    device: torch.device,
+) -> ClusteringGraph:
+    return ClusteringGraph(shape_BHPd, clusters, iterations, device)

@@ -31,9 +31,9 @@ class MemoryStack(TrainedLayers[MemoryShape]):
         super().__init__(shape, geometry, (KINDS[shape.features](shape, geometry) for _ in range(geometry.layers)))
 
     @classmethod
-    def load(cls, folder: str | Path, base: str) -> MemoryStack:
-        """The memory of a checkpoint folder that was trained for `base` (fp32, on CPU)."""
-        return cls.restore(folder, module_name(base))
+    def load_for(cls, base: str, folder: str | Path) -> MemoryStack:
+        """The memory of a checkpoint folder that was trained for evictions of method `base`."""
+        return cls.load(folder, module_name(base))
 
     @property
     def state_bytes(self) -> int:

@@ -14,10 +14,10 @@ from kvpress import CURPress, LeverageScorePress, NonCausalAttnPress, ScorerPres
 from torch import Tensor
 from torch.nn import functional as F
 
-from indexmem.errors import UserError
 from indexmem.eviction.kept import Kept
 from indexmem.eviction.methods.base import EvictionMethod
-from indexmem.eviction.methods.kvpress_scores import KvpressMethod, in_fp32
+from indexmem.eviction.methods.kvpress_scores import KvpressMethod
+from indexmem.eviction.methods.params import check_number
 from indexmem.eviction.ranking import comparable, newest_above_all, rank
 from indexmem.eviction.selection import PerHead
 from indexmem.models.attention import LayerTap
@@ -38,12 +38,11 @@ class Seeded(KvpressMethod):
 class CUR(Seeded):
     """Leverage of keys and values; without the random projection it reads no more than them."""
 
+    in_fp32 = True
+
     def __init__(self, press: CURPress, seed: int = 0) -> None:
         super().__init__(press, seed)
         self.last_queries = None if press.use_random_leverage else 0
-
-    def score(self, tap: LayerTap) -> Tensor:
-        return super().score(in_fp32(tap))
 
 
 class Compactor(EvictionMethod):
@@ -65,8 +64,8 @@ class Compactor(EvictionMethod):
         seed: int = 0,
     ) -> None:
         """Raises UserError for negative numbers of tokens."""
-        if min(sink_size_start, sink_size_end) < 0:
-            raise UserError("sink_size_start and sink_size_end must be numbers of tokens, 0 or more")
+        check_number("sink_size_start", sink_size_start, least=0, example=8)
+        check_number("sink_size_end", sink_size_end, least=0, example=4)
         self.first, self.last = sink_size_start, sink_size_end
         self.selection = Blended(blending=blending)
         self.leverage = Seeded(LeverageScorePress(sketch_dimension=sketch_dimension), seed)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
+from indexmem.eviction.methods.params import check_number
 from indexmem.eviction.ranking import comparable
 from indexmem.eviction.selection import Shared
 from indexmem.files import expanded
@@ -55,9 +56,7 @@ class DuoAttention(EvictionMethod):
         self.sink_size = settings.get("sink_size", 128) if sink_size is None else sink_size
         self.recent_size = settings.get("recent_size", 256) if recent_size is None else recent_size
         for name in ("sink_size", "recent_size"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise UserError(f"{name}={value!r} must be a number of tokens, 1 or more. Example: {name}: 128")
+            check_number(name, getattr(self, name), least=1, example=128)
         self.selection = HeadsInTurn("model", sink_size=self.sink_size, recent_size=self.recent_size)
 
     def score(self, tap: LayerTap) -> Tensor:

@@ -1,9 +1,13 @@
-"""How methods are built from the parameters of a spec: one factory for each way in which a method takes them."""
+"""How methods are built from the parameters of a spec: one factory for each way in which a constructor takes them.
+
+Which parameters a spec may give, and of which types, is what the constructor's signature says.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from inspect import signature
 from typing import Any, get_type_hints
 
 from kvpress import ScorerPress
@@ -25,48 +29,61 @@ class Entry:
     build: Build
 
 
-def from_press(
-    scores: str, press: type[ScorerPress], kind: type[KvpressMethod] = KvpressMethod, extra: tuple[str, ...] = ()
-) -> Entry:
-    """A scorer of kvpress with its press' own parameters, but for the budget, and `extra` ones of the method."""
-    of_press = [field.name for field in fields(press) if field.name != "compression_ratio"]
-
-    def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
-        check_params(params, (*of_press, *extra), get_type_hints(press) | get_type_hints(kind.__init__))
-        own = {name: params[name] for name in extra if name in params}
-        return kind(press(**{name: value for name, value in params.items() if name not in extra}), **own)
-
-    return Entry(scores, kind, build)
-
-
-def from_params(scores: str, kind: type[EvictionMethod], allowed: tuple[str, ...] = ()) -> Entry:
+def from_params(scores: str, kind: type[Any]) -> Entry:
     """A method that its parameters alone describe."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
-        check_params(params, allowed, get_type_hints(kind.__init__))
+        check_params(params, _parameters(kind))
         return kind(**params)
 
     return Entry(scores, kind, build)
 
 
-def from_model(scores: str, kind: type[Any], *allowed: str) -> Entry:
+def from_model(scores: str, kind: type[Any]) -> Entry:
     """A method that is built for a model: its constructor takes the MethodContext first."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
-        check_params(params, allowed, get_type_hints(kind.__init__))
+        check_params(params, _parameters(kind, given=1))
         return kind(context, **params)
 
     return Entry(scores, kind, build)
 
 
-def from_checkpoint(scores: str, kind: type[Any], *allowed: str) -> Entry:
-    """A method with modules that a spec trains: its constructor takes their folder and the MethodContext."""
+def from_checkpoint(scores: str, kind: type[Any]) -> Entry:
+    """A method with modules that a spec trains: its constructor takes their folder and the MethodContext first."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
-        check_params(params, ("checkpoint", *allowed), get_type_hints(kind.__init__))
-        folder = params.get("checkpoint") or context.checkpoint
-        if folder is None:
-            raise UserError("needs a trained checkpoint: distil one first, or set indexer.checkpoint=FOLDER")
-        return kind(str(folder), context, **{name: params[name] for name in allowed if name in params})
+        check_params(params, {"checkpoint": Any} | _parameters(kind, given=2))
+        own = {name: value for name, value in params.items() if name != "checkpoint"}
+        return kind(trained_folder(params, context, "checkpoint"), context, **own)
 
     return Entry(scores, kind, build)
+
+
+def from_press(scores: str, press: type[ScorerPress], kind: type[KvpressMethod] = KvpressMethod) -> Entry:
+    """A scorer of kvpress: its press' own parameters, but for the budget, and those of the method besides the press."""
+    types = get_type_hints(press)
+    of_press = {field.name: types[field.name] for field in fields(press) if field.name != "compression_ratio"}
+
+    def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
+        of_method = _parameters(kind, given=1)
+        check_params(params, of_press | of_method)
+        own = {name: params[name] for name in of_method if name in params}
+        return kind(press(**{name: value for name, value in params.items() if name not in own}), **own)
+
+    return Entry(scores, kind, build)
+
+
+def trained_folder(params: Mapping[str, Any], context: MethodContext, what: str) -> str:
+    """Folder of what a spec trains. Raises UserError that says how to get one."""
+    folder = params.get("checkpoint") or context.checkpoint
+    if folder is None:
+        raise UserError(f"needs a trained {what}: distil one first, or set indexer.checkpoint=FOLDER")
+    return str(folder)
+
+
+def _parameters(kind: type[Any], given: int = 0) -> dict[str, Any]:
+    """Names and types of a constructor's parameters, without the first ones, which the factory gives."""
+    types = get_type_hints(kind.__init__)
+    names = [name for name, of in signature(kind).parameters.items() if of.kind is not of.VAR_POSITIONAL]
+    return {name: types.get(name, Any) for name in names[given:]}

@@ -56,11 +56,15 @@ def _(press: LagKVPress, scores_BHL: Tensor) -> Tensor:
 class KvpressMethod(EvictionMethod):
     """A kvpress scorer applied to a tap."""
 
+    in_fp32 = False  # True: it gets K and V in fp32; in bf16 a third of the tokens tie, and ties would choose
+
     def __init__(self, press: ScorerPress) -> None:
         self.press = press
         self.min_context = max(getattr(press, "window_size", 0), getattr(press, "n_sink", 0)) + 1
 
     def score(self, tap: LayerTap) -> Tensor:
+        if self.in_fp32:
+            tap = replace(tap, key_BHLd=tap.key_BHLd.float(), value_BHLd=tap.value_BHLd.float())
         kwargs = {"position_embeddings": (tap.cos_BLr, tap.sin_BLr)}
         module = _with_rotary(tap.module, tap.rotary)
         with OnDevice():
@@ -76,9 +80,7 @@ class KeysAndValues(KvpressMethod):
     """A scorer that reads K and V alone."""
 
     last_queries = 0
-
-    def score(self, tap: LayerTap) -> Tensor:
-        return super().score(in_fp32(tap))
+    in_fp32 = True
 
 
 class Knorm(KeysAndValues):
@@ -151,8 +153,7 @@ class Pyramid(PerHead):
 
 
 class ExpectedAttention(KvpressMethod):
-    def score(self, tap: LayerTap) -> Tensor:
-        return super().score(in_fp32(tap))
+    in_fp32 = True
 
 
 class ExpectedAttentionOnDevice(ExpectedAttentionPress):
@@ -190,11 +191,6 @@ def last_queries_attention(tap: LayerTap, window: int) -> Tensor:
     future_WW = torch.ones(window, window, dtype=torch.bool, device=tap.key_BHLd.device).triu(1)
     logits_BHwL[..., length - window :].masked_fill_(future_WW.repeat(group, 1), float("-inf"))
     return logits_BHwL.softmax(dim=-1).unflatten(2, (group, window)).flatten(1, 2)
-
-
-def in_fp32(tap: LayerTap) -> LayerTap:
-    """K and V in fp32: in bf16 the scores of a third of the tokens tie, and ties would choose what is kept."""
-    return replace(tap, key_BHLd=tap.key_BHLd.float(), value_BHLd=tap.value_BHLd.float())
 
 
 def _with_rotary(module: nn.Module, rotary: RotaryEmbedding) -> nn.Module:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from indexmem.errors import UserError
 from indexmem.eviction.context import ContextCache, Window
 from indexmem.eviction.methods.base import EvictionMethod
+from indexmem.eviction.methods.params import check_number
 from indexmem.eviction.selection import Shared
 from indexmem.models.attention import LayerTap, attention_layers
 from indexmem.models.backbone import Backbone
@@ -42,12 +42,8 @@ class KVzip(EvictionMethod):
 
     def __init__(self, chunk_size: int = 2048, n_sink: int = 4, layerwise: bool = False) -> None:
         """Raises UserError for a chunk without tokens or a negative number of sinks."""
-        if not isinstance(chunk_size, int) or chunk_size < 1:
-            raise UserError(
-                f"chunk_size={chunk_size!r} must be a number of tokens, 1 or more. Example: chunk_size: 2048"
-            )
-        if not isinstance(n_sink, int) or n_sink < 0:
-            raise UserError(f"n_sink={n_sink!r} must be a number of tokens, 0 or more. Example: n_sink: 4")
+        check_number("chunk_size", chunk_size, least=1, example=2048)
+        check_number("n_sink", n_sink, least=0, example=4)
         self.chunk_size, self.n_sink = chunk_size, n_sink
         self.selection = Shared("layer" if layerwise else "model")
 
@@ -99,7 +95,8 @@ class Replay:
         """Attention output [1, n, Q, d] (a `KVView`; batch 1)."""
         query_HgSd = query_BQLd[0].unflatten(0, (key_BHTd.shape[1], -1))
         if layer in self._windows:
-            return _over_window(self._windows[layer], query_HgSd, key_BHTd[0], value_BHTd[0], scaling)
+            window = self._windows[layer]
+            return _side_by_side(_over_window(window, query_HgSd, key_BHTd[0], value_BHTd[0], scaling))
         number = self._number[layer]
         context_HLd = self.context.keys_HLd[number]
         key_HTd = torch.cat((context_HLd, key_BHTd[0]), dim=1)
@@ -110,11 +107,12 @@ class Replay:
         highest_HC = self.scores_HL[number][:, start:stop]
         outputs = []
         for some_HgSd, seen_Sn in _blocks(query_HgSd, key_HTd.shape[1]):
-            outputs.append(_attend(some_HgSd, key_HTd, value_HTd, seen_Sn, scaling))
+            seen_ST = F.pad(seen_Sn, (self.context.tokens, 0), value=True)
+            outputs.append(_attend(some_HgSd, key_HTd, value_HTd, seen_ST, scaling))
             attention_HgST = _attention(some_HgSd, scored_HTd, seen_Sn, scaling)
             on_chunk_HC = attention_HgST[..., sinks : sinks + stop - start].amax(dim=(1, 2))
             torch.maximum(highest_HC, on_chunk_HC, out=highest_HC)
-        return torch.cat(outputs, dim=2).flatten(0, 1).transpose(0, 1)[None]
+        return _side_by_side(torch.cat(outputs, dim=2))
 
 
 def _blocks(query_HgSd: Tensor, keys: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -125,15 +123,14 @@ def _blocks(query_HgSd: Tensor, keys: int) -> Iterator[tuple[Tensor, Tensor]]:
     yield from zip(query_HgSd.split(block, dim=2), seen_nn.split(block))
 
 
-def _attend(query_HgSd: Tensor, key_HTd: Tensor, value_HTd: Tensor, seen_Sn: Tensor, scaling: float) -> Tensor:
-    """Attention [H, g, S, d] over keys whose last n are the replayed tokens."""
+def _attend(query_HgSd: Tensor, key_HTd: Tensor, value_HTd: Tensor, seen_ST: Tensor, scaling: float) -> Tensor:
+    """Attention [H, g, S, d] to the keys that each query sees."""
     group = query_HgSd.shape[1]
-    mask_ST = F.pad(seen_Sn, (key_HTd.shape[1] - seen_Sn.shape[1], 0), value=True)
     output_HsTd = F.scaled_dot_product_attention(
         query_HgSd.flatten(1, 2)[None],
         key_HTd[None],
         value_HTd[None],
-        attn_mask=mask_ST.repeat(group, 1),
+        attn_mask=seen_ST.repeat(group, 1),
         scale=scaling,
     )[0]
     return output_HsTd.unflatten(1, (group, -1))
@@ -147,14 +144,13 @@ def _attention(query_HgSd: Tensor, key_HTd: Tensor, seen_Sn: Tensor, scaling: fl
 
 
 def _over_window(window: Window, query_HgSd: Tensor, key_HTd: Tensor, value_HTd: Tensor, scaling: float) -> Tensor:
-    """Attention output [1, n, Q, d] in a sliding-window layer, over what it holds of the context and the new tokens."""
+    """Attention [H, g, n, d] in a sliding-window layer, over what it holds of the context and the new tokens."""
     held, new = window.keys_HWd.shape[1], key_HTd.shape[1]
     position_T = torch.arange(-held, new, device=key_HTd.device)  # the first new token at 0
-    output_HsTd = F.scaled_dot_product_attention(
-        query_HgSd.flatten(1, 2)[None],
-        torch.cat((window.keys_HWd, key_HTd), dim=1)[None],
-        torch.cat((window.values_HWd, value_HTd), dim=1)[None],
-        attn_mask=window_mask(position_T[held:], position_T, window.size).repeat(query_HgSd.shape[1], 1),
-        scale=scaling,
-    )[0]
-    return output_HsTd.unflatten(1, (query_HgSd.shape[1], -1)).flatten(0, 1).transpose(0, 1)[None]
+    keys, values = torch.cat((window.keys_HWd, key_HTd), dim=1), torch.cat((window.values_HWd, value_HTd), dim=1)
+    return _attend(query_HgSd, keys, values, window_mask(position_T[held:], position_T, window.size), scaling)
+
+
+def _side_by_side(output_HgSd: Tensor) -> Tensor:
+    """As attention modules take it, [1, S, Q, d]."""
+    return output_HgSd.flatten(0, 1).transpose(0, 1)[None]

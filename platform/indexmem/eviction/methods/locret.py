@@ -10,17 +10,15 @@ Shapes: B batch, L tokens, Q query heads, H KV heads, d head_dim.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import check_geometry, weights_hash
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
+from indexmem.eviction.methods.params import check_number
 from indexmem.eviction.trained_layers import TrainedLayers
 from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
@@ -33,9 +31,6 @@ class LocretShape:
     """What, besides the backbone's geometry, fixes the heads' parameters."""
 
     hidden: int = 1024
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class RetentionHead(nn.Module):
@@ -58,7 +53,7 @@ class RetentionHead(nn.Module):
 class LocretStack(TrainedLayers[LocretShape]):
     """The retention heads of a backbone, one for each layer."""
 
-    SHAPE = LocretShape
+    SHAPE, NAME = LocretShape, LOCRET
 
     def __init__(self, shape: LocretShape, geometry: Geometry) -> None:
         super().__init__(shape, geometry, (RetentionHead(shape, geometry) for _ in range(geometry.layers)))
@@ -67,11 +62,6 @@ class LocretStack(TrainedLayers[LocretShape]):
         """Importance [B, H, L] that the tapped layer's head gives to each token."""
         scores_BHL: Tensor = self[tap.layer](tap.query_pre_BQLd, tap.key_pre_BHLd, tap.value_BHLd)
         return scores_BHL
-
-    @classmethod
-    def load(cls, folder: str | Path) -> LocretStack:
-        """The trained heads of a checkpoint folder (fp32, on CPU). Raises UserError when it holds none."""
-        return cls.restore(folder, LOCRET)
 
 
 class Locret(EvictionMethod):
@@ -83,8 +73,7 @@ class Locret(EvictionMethod):
 
     def __init__(self, folder: str, context: MethodContext, recent: int = 0) -> None:
         """Raises UserError when the checkpoint is missing, fits another model or holds no retention heads."""
-        if not isinstance(recent, int) or recent < 0:
-            raise UserError(f"recent={recent!r} must be a number of tokens, 0 or more. Example: recent: 100")
+        check_number("recent", recent, least=0, example=100)
         check_geometry(folder, context.geometry)
         self.heads = LocretStack.load(folder).to(context.device).eval().requires_grad_(False)
         self.checkpoint = weights_hash(folder, LOCRET)

@@ -5,8 +5,7 @@ Every method that scores heads apart can share a budget among heads: `{name: sna
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -18,19 +17,22 @@ from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.simple import FullCache
 from indexmem.eviction.selection import PER_HEAD, Shared
 
-NO_TYPES: Mapping[str, Any] = MappingProxyType({})
 
-
-def check_params(params: Mapping[str, Any], allowed: Sequence[str], types: Mapping[str, Any] = NO_TYPES) -> None:
+def check_params(params: Mapping[str, Any], types: Mapping[str, Any]) -> None:
     """Raise UserError for a parameter that the method does not have, or a value that is not of its type."""
     for name, value in params.items():
-        if name not in allowed:
-            raise UserError(f"unknown parameter '{name}'. Allowed: {', '.join(allowed) or 'none'}.")
-        if name in types:
-            try:
-                TypeAdapter(types[name]).validate_python(value, strict=True)
-            except ValidationError as error:
-                raise UserError(f"parameter '{name}': {error.errors()[0]['msg']}, got {value!r}") from None
+        if name not in types:
+            raise UserError(f"unknown parameter '{name}'. Allowed: {', '.join(types) or 'none'}.")
+        try:
+            TypeAdapter(types[name]).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise UserError(f"parameter '{name}': {error.errors()[0]['msg']}, got {value!r}") from None
+
+
+def check_number(name: str, value: object, least: int, example: int, unit: str = "tokens") -> None:
+    """Raise UserError unless a parameter is a whole number, `least` or more."""
+    if not isinstance(value, int) or value < least:
+        raise UserError(f"{name}={value!r} must be a number of {unit}, {least} or more. Example: {name}: {example}")
 
 
 class MethodParams(Section):

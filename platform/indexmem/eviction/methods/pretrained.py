@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import check_finite
 from indexmem.eviction.methods.base import MethodContext
-from indexmem.eviction.methods.kvpress_scores import ExpectedAttention, KvpressMethod, in_fp32
+from indexmem.eviction.methods.kvpress_scores import ExpectedAttention, KvpressMethod
 from indexmem.files import expanded
 from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
@@ -55,6 +55,8 @@ class KVzap(KvpressMethod):
 class QFilter(KvpressMethod):
     """Q-Filters (arXiv 2503.02812): minus the key's projection on its head's stored query direction."""
 
+    in_fp32 = True
+
     def __init__(self, context: MethodContext, weights: str | None = None) -> None:
         """Raises UserError when the weights are missing or fit another model."""
         filters: Tensor = load_published(QFilters.from_pretrained, weights, "nthngdy/Qwen3-8B_qfilt").q_filters.detach()
@@ -64,9 +66,6 @@ class QFilter(KvpressMethod):
         press.q_filters = filters.to(context.device)
         super().__init__(press)
         self.checkpoint = hash_of_finite(str(weights), {"q_filters": filters})
-
-    def score(self, tap: LayerTap) -> Tensor:
-        return super().score(in_fp32(tap))
 
 
 class ExpectedAttentionStored(ExpectedAttention):

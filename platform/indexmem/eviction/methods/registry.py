@@ -36,11 +36,11 @@ from indexmem.eviction.methods.compactor import CUR, Compactor, Seeded
 from indexmem.eviction.methods.duo import DuoAttention
 from indexmem.eviction.methods.factories import (
     Entry,
-    check_params,
     from_checkpoint,
     from_model,
     from_params,
     from_press,
+    trained_folder,
 )
 from indexmem.eviction.methods.fastkvzip import FastKVzip
 from indexmem.eviction.methods.kvpress_scores import (
@@ -56,7 +56,7 @@ from indexmem.eviction.methods.kvpress_scores import (
 from indexmem.eviction.methods.kvzip import KVzip
 from indexmem.eviction.methods.learned import LearnedIndexer
 from indexmem.eviction.methods.locret import Locret
-from indexmem.eviction.methods.params import MethodParams, share, take_sharing
+from indexmem.eviction.methods.params import MethodParams, check_params, share, take_sharing
 from indexmem.eviction.methods.pretrained import ExpectedAttentionStored, KVzap, QFilter
 from indexmem.eviction.methods.running_mean import RunningMean, RunningMeanConfig
 from indexmem.eviction.methods.simple import FullCache, ObservedAttention, Random, StreamingLLM
@@ -76,7 +76,7 @@ def _over_base(scores: str, kind: type[Any], config: type[MethodParams]) -> Entr
     """A method that ranks by the scores of another one, named by its parameter `base`."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
-        check_params(params, tuple(config.model_fields))
+        check_params(params, dict.fromkeys(config.model_fields, Any))
         settings = config.of(params)
         base: MethodConfig = settings.base  # type: ignore[attr-defined]
         return kind(make_method(base, replace(context, share="head")), settings)  # its scores alone are asked for
@@ -88,12 +88,10 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
     {
         FULL_CACHE: from_params("nothing: everything is kept", FullCache),
         "indexer": from_checkpoint("distilled prediction of what a repetition attends to", LearnedIndexer),
-        "locret": from_checkpoint("trained retention heads", Locret, "recent"),
-        "xkv": from_params("nothing: all tokens, in low rank", XKV, ("group", "key_share")),
+        "locret": from_checkpoint("trained retention heads", Locret),
+        "xkv": from_params("nothing: all tokens, in low rank", XKV),
         "snapkv": from_press("attention of the last queries", SnapKVPress, SnapKV),
-        "pyramidkv": from_press(
-            "attention of the last queries, more tokens in lower layers", PyramidKVPress, PyramidKV
-        ),
+        "pyramidkv": from_press("attention of last queries, more tokens in lower layers", PyramidKVPress, PyramidKV),
         "tova": from_press("attention of the last query", TOVAPress, TOVA),
         "keydiff": from_press("distance of the key from the mean key", KeyDiffPress, KeyDiff),
         "knorm": from_press("shortness of the key", KnormPress, Knorm),
@@ -102,38 +100,24 @@ METHODS: Mapping[str, Entry] = MappingProxyType(
         ),
         "observed_attention": from_params("mean attention received", ObservedAttention),
         "lagkv": from_press("spread of key and value within the range of the next lag", LagKVPress, KeysAndValues),
-        "leverage": from_press("leverage of the key", LeverageScorePress, Seeded, ("seed",)),
+        "leverage": from_press("leverage of the key", LeverageScorePress, Seeded),
         "non_causal_attention": from_press("attention received within chunks, without causality", NonCausalAttnPress),
-        "compactor": from_params(
-            "leverage and non-causal attention, blended by the budget",
-            Compactor,
-            ("sink_size_start", "sink_size_end", "chunk_size", "sketch_dimension", "blending", "seed"),
-        ),
-        "cur": from_press("leverage of key and value within a window", CURPress, CUR, ("seed",)),
+        "compactor": from_params("leverage and non-causal attention, blended by the budget", Compactor),
+        "cur": from_press("leverage of key and value within a window", CURPress, CUR),
         "cap": from_press("weighted leverage of the value", CapPress),
-        "streaming_llm": from_params("recency, after the first tokens", StreamingLLM, ("n_sink",)),
-        "random": from_params("noise", Random, ("seed",)),
+        "streaming_llm": from_params("recency, after the first tokens", StreamingLLM),
+        "random": from_params("noise", Random),
         "running_mean": _over_base("a base's scores, averaged over gated layers", RunningMean, RunningMeanConfig),
         "adakv": _over_base("a base's scores, compared among a layer's heads", AdaKV, AdaKVConfig),
         "criticalkv": _over_base("a base's scores, then times what the value writes", CriticalKV, CriticalKVConfig),
         "critical_adakv": _over_base("adakv's budgets, criticalkv's choice", CriticalAdaKV, CriticalAdaKVConfig),
-        "kvzip": from_params(
-            "highest attention while the context is repeated", KVzip, ("chunk_size", "n_sink", "layerwise")
-        ),
-        "duo_attention": from_model(
-            "heads: how far back they look", DuoAttention, "pattern", "sink_size", "recent_size"
-        ),
-        "kvzap": from_model("trained prediction of KVzip's scores", KVzap, "weights"),
-        "fastkvzip": from_model(
-            "trained gates that predict KVzip's scores",
-            FastKVzip,
-            *("weights", "layerwise", "n_sink", "window_size", "window_ratio"),
-        ),
-        "qfilter": from_model("projection on the head's trained filter", QFilter, "weights"),
+        "kvzip": from_params("highest attention while the context is repeated", KVzip),
+        "duo_attention": from_model("heads: how far back they look", DuoAttention),
+        "kvzap": from_model("trained prediction of KVzip's scores", KVzap),
+        "fastkvzip": from_model("trained gates that predict KVzip's scores", FastKVzip),
+        "qfilter": from_model("projection on the head's trained filter", QFilter),
         "expected_attention_stats": from_model(
-            "attention expected of later queries, from stored statistics",
-            ExpectedAttentionStored,
-            *("weights", "n_future_positions", "n_sink", "use_covariance", "use_vnorm", "epsilon"),
+            "attention expected of later queries, from stored statistics", ExpectedAttentionStored
         ),
     }
 )
@@ -160,7 +144,8 @@ def make_method(config: MethodConfig, context: MethodContext) -> EvictionMethod:
         if not plus:
             return share(entry.build(params, context), sharing)
         without_memory = {k: v for k, v in params.items() if k != "checkpoint" or base in TRAINED_BY_SPEC}
-        return _with_memory(share(entry.build(without_memory, context), sharing), base, params, context)
+        method = share(entry.build(without_memory, context), sharing)
+        return WithMemory(method, base, trained_folder(params, context, "memory"), context)
     except UserError as error:
         raise UserError(f"Method '{config.label}': {error}") from None
 
@@ -176,12 +161,3 @@ def needs_training(config: MethodConfig) -> bool:
 def base_name(config: MethodConfig) -> str:
     """Name of the method that ranks tokens, without its memory."""
     return (INDEXMEM_PARTS if config.name == INDEXMEM else config.name).removesuffix(MEMORY_SUFFIX)
-
-
-def _with_memory(
-    method: EvictionMethod, base: str, params: Mapping[str, Any], context: MethodContext
-) -> EvictionMethod:
-    folder = params.get("checkpoint") or context.checkpoint
-    if folder is None:
-        raise UserError("needs a trained memory: distil one first, or set indexer.checkpoint=FOLDER")
-    return WithMemory(method, base, str(folder), context)

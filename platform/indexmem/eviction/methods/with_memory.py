@@ -27,7 +27,7 @@ class WithMemory(EvictionMethod):
     def __init__(self, base: EvictionMethod, base_name: str, folder: str, context: MethodContext) -> None:
         check_geometry(folder, context.geometry)
         self.base = base
-        self.memories = MemoryStack.load(folder, base_name).eval().requires_grad_(False)
+        self.memories = MemoryStack.load_for(base_name, folder).eval().requires_grad_(False)
         self.state_bytes = self.memories.state_bytes
         self.memories.to(context.device)
         self.checkpoint = base.checkpoint + weights_hash(folder, module_name(base_name))

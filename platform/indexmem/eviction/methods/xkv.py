@@ -17,6 +17,7 @@ from indexmem.errors import UserError
 from indexmem.eviction.context import ContextCache, RowCache
 from indexmem.eviction.lowrank import affordable_ranks, layers_to_matrix, matrix_to_layers, principal_axes, truncate
 from indexmem.eviction.methods.base import EvictionMethod
+from indexmem.eviction.methods.params import check_number
 from indexmem.models.attention import LayerTap
 from indexmem.models.projection import unrotate
 
@@ -30,8 +31,7 @@ class XKV(EvictionMethod):
 
     def __init__(self, group: int = 4, key_share: float = 0.4) -> None:
         """Raises UserError for a group without layers or a share that leaves keys or values nothing."""
-        if not isinstance(group, int) or group < 1:
-            raise UserError(f"group={group!r} must be a number of layers, 1 or more. Example: group: 4")
+        check_number("group", group, least=1, example=4, unit="layers")
         if not isinstance(key_share, float) or not 0 < key_share < 1:
             raise UserError(f"key_share={key_share!r} must lie between 0 and 1. Example: key_share: 0.4")
         self.group = group

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from indexmem.errors import UserError
-from indexmem.eviction.checkpoint import SIZES
+from indexmem.eviction.checkpoint import size_differences
 from indexmem.eviction.ranking import keep, rank
 from indexmem.eviction.selection import tokens_left
 from indexmem.files import expanded
@@ -32,15 +32,9 @@ def take(x_BHLd: Tensor, kept_BHK: Tensor) -> Tensor:
 
 def check_fits(trained: Geometry, model: PreTrainedModel) -> None:
     """Raise UserError that lists every size in which the model differs from the one that modules were trained for."""
-    found = Geometry.of(model.config)
-    differences = [
-        f"{name}: trained for {getattr(trained, name)}, model has {getattr(found, name)}"
-        for name in SIZES
-        if getattr(trained, name) != getattr(found, name)
-    ]
-    if differences:
+    if differences := size_differences(trained, Geometry.of(model.config)):
         raise UserError(
-            f"The press was trained for another model ({'; '.join(differences)}). "
+            f"The press was trained for another model ({differences}). "
             "Use the model that its checkpoint names, or distil for this one."
         )
 

@@ -110,7 +110,7 @@ class IndexMemPress(MemoryPress):
     def from_pretrained(cls, source: str | Path, *settings: Any, **named: Any) -> Self:
         """As `IndexerPress.from_pretrained`. Raises UserError also where the indexer has no memory."""
         folder = local_or_downloaded(source)
-        memories = MemoryStack.load(folder, INDEXER).eval().requires_grad_(False)
+        memories = MemoryStack.load_for(INDEXER, folder).eval().requires_grad_(False)
         press = IndexerPress.from_pretrained(folder, *settings, **named)
         return cls(press=press, memories=memories, n_sink=press.n_sink)
 
