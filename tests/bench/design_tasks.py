@@ -4,7 +4,7 @@
 
 `--load` is the checkpoint that tests/bench/memory_designs.py leaves in its --work folder. Every sample is prefilled
 once; all designs and ratios decode together. Differences are paired over samples, benchmark by benchmark, with the
-interval and the Holm-adjusted p-value of results/paired.py.
+interval and the Holm-adjusted p-value of results/comparison.py.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from store_rows import done, done_keys, part_files, retention, row
 
-from indexmem.results.store import STALE_SECONDS, RowStore
+from indexmem.results.store import ABANDONED_SECONDS, RowStore
 
 
 def test_a_failed_write_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_only_stale_temporary_files_are_cleaned(tmp_path: Path) -> None:
     stale, fresh = folder / ".tmp-stale", folder / ".tmp-fresh"
     for path in (stale, fresh):
         path.write_bytes(b"half a part")
-    os.utime(stale, (0, time.time() - STALE_SECONDS - 60))
+    os.utime(stale, (0, time.time() - ABANDONED_SECONDS - 60))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert store.read(["p"]).num_rows == 1

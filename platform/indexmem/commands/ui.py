@@ -12,7 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 from indexmem.errors import UserError
-from indexmem.tracking.server import MlflowServer
+from indexmem.tracking.server import HOST, database, mlflow_server
 
 START_SECONDS = 60.0  # until MLflow answers; its first start makes tables
 LOOK_SECONDS = 0.3
@@ -27,7 +27,7 @@ def ui(root: Path, port: int) -> int:
     if not root.is_dir():
         raise UserError(f"No results at {root}. Run an experiment first: `make quickstart`, or name a root: --root.")
     _print_reports(root)
-    if not MlflowServer.database(root).is_file():
+    if not database(root).is_file():
         raise UserError(
             f"No runs are published in {root} yet. Run an experiment first, or publish what is stored with "
             "`indexmem sync SPEC`. Where a tracking server is used, its runs are there."
@@ -50,12 +50,13 @@ def _print_reports(root: Path) -> None:
 
 
 def _serve(root: Path, port: int) -> NoReturn:
-    with MlflowServer(root, port) as mlflow:
-        print(f"MLflow: {mlflow.url}  (starting)", flush=True)
-        for name, page in _experiment_pages(mlflow.url).items():
+    url = f"http://{HOST}:{port}"
+    with mlflow_server(root, port) as process:
+        print(f"MLflow: {url}  (starting)", flush=True)
+        for name, page in _experiment_pages(url).items():
             print(f"  {name}: {page}", flush=True)
         print(f"Results in {root}; Ctrl-C ends MLflow.", flush=True)
-        mlflow.wait()
+        process.wait()
     raise UserError("MLflow ended by itself; its last lines above say why.")
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from indexmem.config.schema import Experiment
 from indexmem.report.ablations import Ablation, ablations
 from indexmem.report.costs import Cost, costs
-from indexmem.report.explorer import MAX_CHARACTERS, sample_groups
+from indexmem.report.explorer import SHOWN_CHARACTERS, sample_groups
 from indexmem.report.facets import facets, heat_maps
 from indexmem.report.origin import Failure, Origin, failures, origin
 from indexmem.report.palette import Style, styles
@@ -99,7 +99,7 @@ def views(rows: pa.Table, retention: pa.Table, baseline: str | None = None, floo
         summarise(rows)
     models = by_model(rows)
     return tuple(
-        _view(number, model, gated(mine, floor), retention, baseline, MAX_CHARACTERS // len(models))
+        _view(number, model, gated(mine, floor), retention, baseline, SHOWN_CHARACTERS // len(models))
         for number, (model, mine) in enumerate(models.items())
     )
 

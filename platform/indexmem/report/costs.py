@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexmem.config.budget import Budget
-from indexmem.results.measured import answer_seconds, extra_bytes
-from indexmem.results.schema import FULL_LABEL, OK
+from indexmem.results.schema import FULL_LABEL, OK, answer_seconds, extra_bytes
 
 
 @dataclass(frozen=True)

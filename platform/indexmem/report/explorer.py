@@ -16,14 +16,14 @@ from indexmem.report.pack import percents
 from indexmem.report.text import visible
 from indexmem.results.schema import OK
 
-MAX_CHARACTERS = 6_000_000  # of answers in one report; gzip leaves a fifth
+SHOWN_CHARACTERS = 6_000_000  # of answers in one report; gzip leaves a fifth
 MAX_ANSWER = 1_000  # characters of one shown answer
 MAX_TOLD = 60  # samples of one benchmark whose answers are in the page
 COLUMNS = ("method", "budget", "sample_id", "repeat", "score", "status", "prediction", "error_class", "error_message")
 
 
 def sample_groups(
-    rows: pa.Table, benchmarks: Sequence[str], first: Collection[str] = (), characters: int = MAX_CHARACTERS
+    rows: pa.Table, benchmarks: Sequence[str], first: Collection[str] = (), characters: int = SHOWN_CHARACTERS
 ) -> list[dict[str, Any]]:
     """One JSON-ready group per benchmark, for the rows of one model; samples in `first` are told before others."""
     share = characters // max(1, len(benchmarks))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from indexmem.config.budget import Budget
 
@@ -86,6 +87,21 @@ def upgraded(rows: pa.Table) -> pa.Table:
     ratios = rows["ratio"].to_pylist()
     texts = {ratio: None if ratio is None else str(Budget.of_ratio(ratio)) for ratio in set(ratios)}
     return rows.append_column("budget", pa.array([texts[ratio] for ratio in ratios], pa.string()))
+
+
+def extra_bytes(rows: pa.Table) -> pa.ChunkedArray:
+    """Bytes beside keys and values that decoding needs: indexer keys and latent memory."""
+    return pc.add(rows["indexer_bytes"], rows["memory_bytes"])
+
+
+def held_bytes(rows: pa.Table) -> pa.ChunkedArray:
+    """All bytes that decoding needs."""
+    return pc.add(rows["kv_bytes"], extra_bytes(rows))
+
+
+def answer_seconds(rows: pa.Table) -> pa.ChunkedArray:
+    """Decoding time of one answer: the batch's time, divided by its rows."""
+    return pc.divide(rows["decode_seconds"], pc.cast(rows["decode_batch"], pa.float64()))
 
 
 # For the kept-token viewer: what share of (layer, head) pairs kept each context token, for a few example samples.

@@ -43,7 +43,7 @@ from indexmem.results.schema import DERIVED, KEY, OK, RETENTION_SCHEMA, ROW_SCHE
 
 SCHEMAS: Mapping[TableName, pa.Schema] = {"rows": ROW_SCHEMA, "retention": RETENTION_SCHEMA}
 
-STALE_SECONDS = 3600.0  # writing a part takes milliseconds; an older temporary file belongs to a killed writer
+ABANDONED_SECONDS = 3600.0  # writing a part takes milliseconds; an older temporary file belongs to a killed writer
 READERS = 8  # parts fetched at once: on an object store latency dominates
 RELISTS = 5  # tries when parts vanish between listing and reading, because another process compacts
 AGAIN: Mapping[TableName, str] = {
@@ -250,7 +250,7 @@ class RowStore:
         infos = self._filesystem.get_file_info(FileSelector(self._folder(partition, table), allow_not_found=True))
         files = [info for info in infos if info.type == FileType.File]
         for info in files:
-            if info.base_name.startswith(TEMPORARY) and _age_seconds(info) > STALE_SECONDS:
+            if info.base_name.startswith(TEMPORARY) and _age_seconds(info) > ABANDONED_SECONDS:
                 with contextlib.suppress(OSError):  # a reader may lack the right to delete
                     self._filesystem.delete_file(info.path)
         return [info.path for info in files if not info.base_name.startswith(".")]

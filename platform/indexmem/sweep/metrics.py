@@ -16,7 +16,7 @@ from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
 from indexmem.eviction.methods.registry import FULL_CACHE
 from indexmem.models.geometry import Geometry
-from indexmem.results.measured import answer_seconds, held_bytes
+from indexmem.results.schema import answer_seconds, held_bytes
 from indexmem.tracking.naming import budget_label, labels
 
 GRID_MEASURES = ("score", "bytes", "ms")

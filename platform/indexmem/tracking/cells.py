@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 
 from indexmem.config.budget import Budget
 from indexmem.results.intervals import Interval, mean_ci
-from indexmem.results.measured import answer_seconds, held_bytes
 from indexmem.results.samples import sample_scores
-from indexmem.results.schema import FULL_LABEL, OK
+from indexmem.results.schema import FULL_LABEL, OK, answer_seconds, held_bytes
 from indexmem.results.summary import MEAN, Summary
 from indexmem.tracking.naming import budget_label, labels
 
