@@ -1,7 +1,10 @@
 """The rules of the tree, held by a test: import direction, who may import what, names that would shadow others."""
 
 import ast
+import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,6 +104,12 @@ def test_imports_go_one_way(path):
         if parts[0] in ONLY_IN:
             homes = ONLY_IN[parts[0]]
             assert any(Path(home) in (place, *place.parents) for home in homes), f"{place} imports {parts[0]}"
+
+
+def test_a_worker_learns_its_work_before_it_loads_torch():
+    """An actor without a model starts at once, and the driver of a fan-out takes little memory."""
+    code = "import sys, indexmem.evaluate.crew; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
 
 
 def test_no_file_outgrows_its_responsibility():

@@ -45,7 +45,7 @@ def test_memory_that_runs_out_halves_the_piece_and_the_size_is_remembered(tmp_pa
         tmp_path, lambda tasks: torch.OutOfMemoryError("CUDA") if sum(len(t.cells) for t in tasks) > 4 else None
     )
     outcome = worker.run(backlog.take(2, 100))
-    assert (outcome.done, outcome.failed) == (6, 0)
+    assert (outcome.digest.done, outcome.digest.failed) == (6, 0)
     assert evaluator.asked == [6, 3, 3]
     outcome = worker.run(backlog.take(2, 100))
     assert evaluator.asked == [6, 3, 3, 3, 3], "a second unit does not run into it again"
@@ -56,7 +56,7 @@ def test_memory_that_runs_out_halves_the_piece_and_the_size_is_remembered(tmp_pa
 def test_the_cells_of_one_sample_are_halved_too(tmp_path):
     worker, evaluator, backlog = setup(tmp_path, lambda tasks: MemoryError() if len(tasks[0].cells) > 1 else None)
     outcome = worker.run(backlog.take(1, 100))
-    assert (outcome.done, outcome.failed) == (3, 0)
+    assert (outcome.digest.done, outcome.digest.failed) == (3, 0)
     assert evaluator.asked == [3, 1, 1, 1] or evaluator.asked == [3, 1, 2, 1, 1]
     keys = [(r["cell_id"], r["sample_id"]) for r in rows(outcome)]
     assert len(set(keys)) == 3
@@ -72,7 +72,7 @@ def test_a_row_that_never_fits_fails_alone_and_does_not_make_the_next_units_smal
     worker, evaluator, backlog = setup(tmp_path, too_large)
     outcome = worker.run(backlog.take(2, 100))
     found = rows(outcome)
-    assert (outcome.done, outcome.failed) == (6, 2)
+    assert (outcome.digest.done, outcome.digest.failed) == (6, 2)
     assert {r["ratio"] for r in found if r["status"] != OK} == {0.25}
     assert all("can't allocate" in r["error_message"] for r in found if r["status"] != OK)
     worker.run(backlog.take(2, 100))
@@ -86,7 +86,7 @@ def test_a_bad_sample_does_not_take_the_others_with_it(tmp_path):
     assert evaluator.asked == [12, 3, 3, 1, 2, 1, 1, 3, 3], "its cells are tried apart: one method may be at fault"
     failed = [r for r in rows(outcome) if r["status"] != OK]
     assert {(r["sample_id"], r["error_class"]) for r in failed} == {("null_a/1", "KeyError")}
-    assert (outcome.done, outcome.failed) == (12, 3)
+    assert (outcome.digest.done, outcome.digest.failed) == (12, 3)
 
 
 def test_a_bad_cell_does_not_take_the_other_cells_of_its_sample_with_it(tmp_path):
@@ -94,7 +94,7 @@ def test_a_bad_cell_does_not_take_the_other_cells_of_its_sample_with_it(tmp_path
     bad = lambda tasks: ZeroDivisionError() if any(c.budget.ratio == 0.25 for t in tasks for c in t.cells) else None  # noqa: E731
     worker, _, backlog = setup(tmp_path, bad)
     outcome = worker.run(backlog.take(4, 100))
-    assert (outcome.done, outcome.failed) == (12, 4)
+    assert (outcome.digest.done, outcome.digest.failed) == (12, 4)
     assert {r["ratio"] for r in rows(outcome) if r["status"] != OK} == {0.25}
 
 
@@ -124,7 +124,7 @@ def test_a_row_that_cannot_be_stored_is_a_failed_row(tmp_path, field):
 
     object.__setattr__(evaluator, "evaluate", evaluate)
     outcome = worker.run(backlog.take(2, 100))
-    assert (outcome.done, outcome.failed) == (6, 3)
+    assert (outcome.digest.done, outcome.digest.failed) == (6, 3)
     failed = [row for row in rows(outcome) if row["status"] != OK]
     assert {(row["sample_id"], row["error_class"]) for row in failed} == {("null_a/1", "ValueError")}
     assert all(f"field '{field}' must be" in row["error_message"] for row in failed)

@@ -162,7 +162,7 @@ class Crew:
             return self._lose(member, error)
         if reference in member.units:
             unit = member.units.pop(reference)
-            rate = result.done / max(result.seconds, 1e-6)
+            rate = result.digest.done / max(result.seconds, 1e-6)
             member.rate = rate if member.rate is None else (member.rate + rate) / 2
             return CrewReport(unit, result)
         if reference == member.placed:

@@ -40,10 +40,13 @@ def drive(
     stop = stop or StopSignals()
     progress = Progress(plan.row_count)
     open_cells = set(plan.cell_ids)  # neither tried here nor finished elsewhere
-    plan.store.set_aside(plan.partitions)
+    damage_moved = False
     with Leases(run_root(experiment) / "leases") as leases:
         while open_cells and stop.received is None:
             open_cells = _lacking(plan, _look(plan, open_cells, progress))
+            if open_cells and not damage_moved:  # rows of a damaged file count as missing
+                plan.store.set_aside(plan.partitions)
+                damage_moved = True
             mine, held = leases.claim(open_cells)
             if mine:
                 # A driver that ended just now may have stored rows since they were looked for.

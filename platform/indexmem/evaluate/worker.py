@@ -106,15 +106,6 @@ class UnitOutcome:
     digest: Digest
     seconds: float
 
-    @property
-    def done(self) -> int:
-        """Rows, failed ones included."""
-        return self.digest.done
-
-    @property
-    def failed(self) -> int:
-        return self.digest.failed
-
 
 class Worker:
     """Evaluates units. Memory that runs out halves what is evaluated at once, down to a single row."""
