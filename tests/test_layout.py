@@ -69,6 +69,10 @@ ONLY_IN = {
         "sweep/tune_run.py",
     },
     "mlflow": {"tracking"},
+    "optuna": {"sweep/proposals.py"},
+    "plotly": {"report", "sweep/picture.py"},
+    "kaleido": {"report/images.py"},
+    "sklearn": {"report/sweeps.py"},
     "triton": {"kernels"},
     "kvpress": {"eviction/press"}
     | {
