@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from indexmem.config.schema import ScheduleConfig
+from indexmem.config.learning_rate import LearningRateConfig
 from indexmem.distill.history import History
-from indexmem.distill.schedule import learning_rate
 from indexmem.texts.documents import documents_hash, documents_of
 from indexmem_testbed.config import PretrainConfig
 from indexmem_testbed.model import STARTED_FROM, STATE, WeightedLoss, make_model, read_trained, save_model
@@ -55,11 +54,11 @@ def pretrain(config: PretrainConfig, context: TrainContext, history: History, mo
         mean_loss, norm_value, stopping = context.mean(torch.stack((loss.detach(), norm, stop))).tolist()
         _check_finite(mean_loss, norm_value, step)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(rates, step)
+            group["lr"] = rates.rate(step)
         optimizer.step()
 
         seconds = time.perf_counter() - began
-        row: dict[str, Any] = {"step": step, "lr": learning_rate(rates, step), "loss": mean_loss}
+        row: dict[str, Any] = {"step": step, "lr": rates.rate(step), "loss": mean_loss}
         row |= {"grad_norm": norm_value, "length": ids_BL.shape[1], "waited": waited / seconds}
         row["tokens_per_second"] = config.step_tokens / seconds
         last = step + 1 == config.steps
@@ -89,11 +88,11 @@ def new_module(config: PretrainConfig, device: torch.device) -> WeightedLoss:
     return WeightedLoss(model).to(device)
 
 
-def schedule(config: PretrainConfig) -> ScheduleConfig:
+def schedule(config: PretrainConfig) -> LearningRateConfig:
     """Warmup, constant rate and linear decay in steps."""
     warmup, decay = (max(1, round(share * config.steps)) for share in (config.warmup, config.decay))
     stable = max(0, config.steps - warmup - decay)
-    return ScheduleConfig(
+    return LearningRateConfig(
         warmup=warmup, stable=stable, decay=decay, peak_lr=config.peak_lr, final_lr=min(config.final_lr, config.peak_lr)
     )
 

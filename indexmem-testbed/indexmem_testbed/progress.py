@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from indexmem.distill.progress import RECENT
+from indexmem.distill.history import RECENT
 from indexmem.progress.status import RunStatus
 from indexmem_testbed.config import PretrainConfig
 

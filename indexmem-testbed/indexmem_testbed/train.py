@@ -15,8 +15,7 @@ from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, get_device
 
 from indexmem.distill.history import History
-from indexmem.distill.train import PROGRESS_SECONDS, RayContext
-from indexmem.distill.watched import watched
+from indexmem.distill.train import PROGRESS_SECONDS, RayContext, watched
 from indexmem.files import copy_folder
 from indexmem_testbed.config import PretrainConfig, PretrainingSpec
 from indexmem_testbed.loop import new_module, pretrain

@@ -31,7 +31,7 @@ import psutil
 from indexmem.config.schema import ModelConfig
 from indexmem.config.text import TextConfig
 from indexmem.distill.corpus import open_corpora
-from indexmem.distill.data import Step, WindowStream
+from indexmem.distill.data import StepBatches, WindowStream
 from indexmem.models.backbone import load_tokenizer
 
 CORPUS_COLUMNS = ("megabytes", "packing", "documents", "copy_s", "open_s", "resume_s", "tokens_per_s")
@@ -59,7 +59,9 @@ def memory() -> tuple[float, float]:
     return info.rss / MIB, (info.rss - info.shared) / MIB
 
 
-def timed_steps(steps: Iterator[Step], tokens: int) -> tuple[list[Step], float, list[tuple[float, float]]]:
+def timed_steps(
+    steps: Iterator[StepBatches], tokens: int
+) -> tuple[list[StepBatches], float, list[tuple[float, float]]]:
     """Steps of at least so many tokens, their seconds, and the memory after each."""
     taken, seen, peaks, began = [], 0, [], time.perf_counter()
     for step in steps:

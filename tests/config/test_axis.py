@@ -2,8 +2,8 @@
 
 import pytest
 
-from indexmem.config.axis import Axis, by_dotted_name
 from indexmem.config.load import load
+from indexmem.config.sweep import Axis, by_dotted_name
 from indexmem.errors import UserError
 
 

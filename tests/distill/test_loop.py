@@ -8,12 +8,11 @@ import torch
 from tiny_models import tiny_backbone
 from tiny_tokenizers import TEXT, tiny_tokenizer
 
+from indexmem.config.learning_rate import LearningRateConfig
 from indexmem.config.load import validate, with_overrides
-from indexmem.config.schema import ScheduleConfig
-from indexmem.distill.data import MicroBatch, Step, WindowStream
+from indexmem.distill.data import MicroBatch, StepBatches, WindowStream
 from indexmem.distill.history import History
 from indexmem.distill.loop import STATE, LocalContext, distill
-from indexmem.distill.schedule import learning_rate
 from indexmem.errors import UserError
 from indexmem.eviction.indexer import IndexerStack
 
@@ -146,8 +145,8 @@ def test_micro_batches_add_up_to_the_step_of_one_large_batch(spec, tmp_path, mon
     """Windows of one length: the mean over them is the mean over micro-batches."""
     windows = torch.randint(4, 200, (6, 4, 32), generator=torch.Generator().manual_seed(0))
     start = next(WindowStream([TEXT], tiny_tokenizer(), length=32, seed=0).steps(1)).position
-    one = [Step([MicroBatch(step, torch.full((4,), 32))], start) for step in windows]
-    four = [Step([MicroBatch(row[None], torch.tensor([32])) for row in step], start) for step in windows]
+    one = [StepBatches([MicroBatch(step, torch.full((4,), 32))], start) for step in windows]
+    four = [StepBatches([MicroBatch(row[None], torch.tensor([32])) for row in step], start) for step in windows]
     short = ["distill.schedule.stable=3", "distill.schedule.decay=1", "distill.workers=1", "distill.length=32"]
     results = []
     for name, steps, accumulate in (("one", one, 1), ("four", four, 4)):
@@ -186,8 +185,8 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_layer(spec, tmp_path, mon
 
 
 def test_schedules():
-    wsd = ScheduleConfig(warmup=4, stable=3, decay=2, peak_lr=1.0, final_lr=0.1)
-    rates = [learning_rate(wsd, step) for step in range(wsd.steps)]
+    wsd = LearningRateConfig(warmup=4, stable=3, decay=2, peak_lr=1.0, final_lr=0.1)
+    rates = [wsd.rate(step) for step in range(wsd.steps)]
     assert rates == pytest.approx([0.25, 0.5, 0.75, 1.0, 1, 1, 1, 0.55, 0.1])
-    constant = ScheduleConfig(kind="constant", warmup=2, stable=3, decay=9, peak_lr=1.0)
-    assert [learning_rate(constant, step) for step in range(constant.steps)] == [0.5, 1, 1, 1, 1]
+    constant = LearningRateConfig(kind="constant", warmup=2, stable=3, decay=9, peak_lr=1.0)
+    assert [constant.rate(step) for step in range(constant.steps)] == [0.5, 1, 1, 1, 1]

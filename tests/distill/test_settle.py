@@ -10,8 +10,7 @@ from tiny_tokenizers import tiny_tokenizer
 from transformers import AutoModelForCausalLM
 
 from indexmem.config.load import validate
-from indexmem.distill.module import DistillModule
-from indexmem.distill.settle import settle
+from indexmem.distill.module import DistillModule, settle
 from indexmem.distill.trainees.base import StepContext
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.models.attention import ATTENTION_NAME, register_attention

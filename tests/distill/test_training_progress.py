@@ -4,7 +4,7 @@ import pytest
 
 from indexmem.config.load import with_overrides
 from indexmem.config.schema import Experiment
-from indexmem.distill.progress import by_module, recent_losses, training_status
+from indexmem.distill.history import by_module, recent_losses, training_status
 
 
 def rows(count: int, memory_from: int = 0) -> list[dict[str, float]]:

@@ -14,7 +14,7 @@ from tiny_tokenizers import TEXT, tiny_tokenizer
 
 from indexmem.config.schema import DistillConfig
 from indexmem.distill import data
-from indexmem.distill.data import MicroBatch, Position, Share, WindowStream
+from indexmem.distill.data import MicroBatch, Position, TextShare, WindowStream
 from indexmem.errors import UserError
 
 WORDS = TEXT.split()
@@ -31,9 +31,9 @@ def take(stream: WindowStream, count: int, size: int = 2, **where) -> list[list[
     return [[windows(batch) for batch in step.micro_batches] for step in islice(stream.steps(size, **where), count)]
 
 
-def shared(documents: int, weights: list[float]) -> tuple[Share, ...]:
+def shared(documents: int, weights: list[float]) -> tuple[TextShare, ...]:
     """Shares of so many documents each."""
-    return tuple(Share(range(n * documents, (n + 1) * documents), weight) for n, weight in enumerate(weights))
+    return tuple(TextShare(range(n * documents, (n + 1) * documents), weight) for n, weight in enumerate(weights))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_weighted_text_has_epochs_of_its_own(monkeypatch):
     """A short text with a large weight comes again and again, while none of the long one's windows comes twice."""
     monkeypatch.setattr(data, "SHUFFLE_BUFFER", 10)
     texts = [f"{letter} " * 75 for letter in "Zabcdefghijklmnopqrstuvwxy"]
-    shares = (Share(range(1), 0.5), Share(range(1, len(texts)), 0.5))
+    shares = (TextShare(range(1), 0.5), TextShare(range(1, len(texts)), 0.5))
     stream = WindowStream(texts, tiny_tokenizer("byte_level"), length=160, seed=0, shares=shares)
     seen = [tiny_tokenizer().decode(ids)[0] for step in take(stream, 20) for batch in step for ids in batch]
     long = [letter for letter in seen if letter != "Z"]

@@ -15,7 +15,7 @@ def main(spec_file: str, ray_folder: str) -> None:
     import ray
 
     from indexmem.config.load import load
-    from indexmem.distill.metrics import TrainingMetrics
+    from indexmem.distill.train import TrainingMetrics
     from indexmem.evaluate.fanout import evaluate_on_ray
     from indexmem.evaluate.grid import plan
 

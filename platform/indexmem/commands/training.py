@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from indexmem.config.schema import Experiment
-from indexmem.distill.history import History
-from indexmem.distill.progress import training_status
+from indexmem.distill.history import History, training_status
 from indexmem.distill.runs import DistillRun
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.eviction.checkpoint import read_config, weights_hash

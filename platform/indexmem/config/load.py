@@ -12,18 +12,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
+import yaml
 from pydantic import ValidationError
 
 from indexmem.config.schema import Experiment
 from indexmem.config.section import Section
 from indexmem.config.spec import as_said
 from indexmem.config.text import BUILT_IN
-from indexmem.config.yaml_text import InvalidYaml, parse_yaml
 from indexmem.errors import UserError
 from indexmem.files import exists, expanded
 from indexmem.unicode import well_formed
 
 Spec = TypeVar("Spec", bound=Section)
+# What PyYAML raises or lets through: a month 13 is a ValueError, a thousand brackets are a RecursionError, ...
+YAML_FAULTS = (yaml.YAMLError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 SECRET_WORDS = ("password", "secret", "token_id", "api_key", "apikey", "access_key", "credential")
 
 
@@ -201,3 +203,43 @@ def _section(schema: type[Section], location: Sequence[str | int]) -> type[Secti
         options = [annotation, *get_args(annotation)]
         model = next(o for o in options if isinstance(o, type) and issubclass(o, Section))
     return model
+
+
+class InvalidYaml(ValueError):
+    """The message says where and what."""
+
+
+def parse_yaml(text: str) -> Any:
+    """What a text says. Raises InvalidYaml.
+
+    A key that a mapping says twice is an error, as YAML itself has it; PyYAML keeps the last one without a word.
+    """
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        _check_node(node, ())
+        return None if node is None else loader.construct_document(node)
+    except YAML_FAULTS as error:
+        raise InvalidYaml(str(error) or type(error).__name__) from None
+
+
+def _check_node(node: yaml.Node | None, above: tuple[yaml.Node, ...]) -> None:
+    """Raises ValueError for a key that comes twice, and for a node that holds itself."""
+    if node in above:
+        assert node is not None
+        raise ValueError(f"a value holds itself{_position(node)}")
+    if isinstance(node, yaml.MappingNode):
+        seen: set[tuple[str, str]] = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    raise ValueError(f"the key '{key.value}' comes twice{_position(key)}")
+                seen.add((key.tag, key.value))
+            _check_node(value, (*above, node))
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check_node(item, (*above, node))
+
+
+def _position(node: yaml.Node) -> str:
+    return f", line {node.start_mark.line + 1}, column {node.start_mark.column + 1}"

@@ -14,8 +14,8 @@ from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_va
 
 from indexmem.config.budget import Budget
 from indexmem.config.decoding import DecodingConfig
+from indexmem.config.learning_rate import LearningRateConfig
 from indexmem.config.modules import IndexerConfig, MemoryConfig, TargetConfig
-from indexmem.config.schedule import ScheduleConfig
 from indexmem.config.section import Section
 from indexmem.config.sweep import SweepConfig
 from indexmem.config.text import MIXTURE, Texts
@@ -52,7 +52,7 @@ class DistillConfig(Section):
         None, description="start with so few while there is no room for more; a step still sees as many sequences"
     )
     use_gpu: bool = False
-    schedule: ScheduleConfig = ScheduleConfig()
+    schedule: LearningRateConfig = LearningRateConfig()
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
     checkpoint_every: PositiveInt = Field(

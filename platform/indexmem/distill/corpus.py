@@ -35,7 +35,7 @@ SCHEMA = pa.schema([("text", pa.large_string())])
 
 
 @dataclass(frozen=True)
-class Corpus:
+class TextCorpus:
     """The documents of one text, and the hash of their content (models/texts.py)."""
 
     documents: Sequence[str]
@@ -87,7 +87,7 @@ class JoinedTexts(Sequence[str]):
         return self._texts[text][number - (self._ends[text - 1] if text else 0)]
 
 
-def open_corpus(text: TextConfig) -> Corpus:
+def open_corpus(text: TextConfig) -> TextCorpus:
     """The documents of a text, copied into the cache first if need be.
 
     Raises UserError as `read_documents`: only the first time after a text has changed is all of it read.
@@ -95,7 +95,7 @@ def open_corpus(text: TextConfig) -> Corpus:
     origin = text_state(text)
     if origin is None:
         built_in = list(read_documents(text))
-        return Corpus(built_in, documents_hash(built_in))
+        return TextCorpus(built_in, documents_hash(built_in))
     folder = cache_folder() / "texts" / content_hash([LAYOUT, origin])
     if not folder.exists():
         with exclusive(folder):
@@ -104,7 +104,7 @@ def open_corpus(text: TextConfig) -> Corpus:
                     _copy(text, work / "copy")
                     publish(work / "copy", folder)
     summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-    return Corpus(MappedTexts(folder / DOCUMENTS), summary["fingerprint"])
+    return TextCorpus(MappedTexts(folder / DOCUMENTS), summary["fingerprint"])
 
 
 def open_corpora(texts: Iterable[TextConfig]) -> JoinedTexts:

@@ -24,7 +24,6 @@ from transformers import PreTrainedTokenizerBase
 
 from indexmem.config.schema import DistillConfig
 from indexmem.distill.corpus import open_corpora
-from indexmem.distill.packing import first_fit, nearest
 from indexmem.errors import UserError
 from indexmem.models.prompt import encode
 
@@ -43,12 +42,12 @@ class MicroBatch:
 
     @property
     def padding(self) -> float:
-        """Share of padding in the padded batch; packing spares the backbone this."""
+        """TextShare of padding in the padded batch; packing spares the backbone this."""
         return 1 - int(self.lengths_D.sum()) / (len(self.lengths_D) * int(self.lengths_D.max()))
 
 
 @dataclass(frozen=True)
-class Share:
+class TextShare:
     """Documents, by their numbers, and their part of the tokens relative to other shares."""
 
     documents: range
@@ -56,9 +55,9 @@ class Share:
     name: str = "distill.texts"
 
 
-# Of a share: state of the random numbers before its epoch's order was drawn, place in that order of the document that
+# Of a share: state of the random numbers before its epoch's order was drawn, index in that order of the document that
 # is being cut, token at which the next window begins, and tokens of all windows so far.
-Place = tuple[tuple[Any, ...], int, int, int]
+SharePosition = tuple[tuple[Any, ...], int, int, int]
 
 
 @dataclass(frozen=True)
@@ -66,20 +65,20 @@ class Position:
     """What a stream needs to go on: plain values, for a checkpoint."""
 
     now: tuple[Any, ...]  # state of the random numbers
-    places: tuple[Place, ...]  # of each share
+    places: tuple[SharePosition, ...]  # of each share
     buffer: tuple[tuple[int, int], ...]  # document and first token of each window in the buffer
 
     @classmethod
     def load(cls, state: Mapping[str, Any]) -> Position:
-        """From the fields in a checkpoint; before there were shares, it named the place of the only one in three."""
+        """From the fields in a checkpoint; before there were shares, it named the position of the only one in three."""
         if "places" in state:
             return cls(**state)
-        place = (state["epoch"], state["document"], state["begin"], 0)
-        return cls(state["now"], (place,), state["buffer"])
+        only = (state["epoch"], state["document"], state["begin"], 0)
+        return cls(state["now"], (only,), state["buffer"])
 
 
 @dataclass(frozen=True)
-class Step:
+class StepBatches:
     """A rank's micro-batches of an optimizer step, and where the stream is after it."""
 
     micro_batches: list[MicroBatch]
@@ -93,14 +92,14 @@ class WindowStream:
     length: int
     seed: int
     packing: bool = False
-    shares: tuple[Share, ...] = ()  # of which the documents consist; without any they are one
+    shares: tuple[TextShare, ...] = ()  # of which the documents consist; without any they are one
 
     @classmethod
     def of(cls, config: DistillConfig, tokenizer: PreTrainedTokenizerBase) -> WindowStream:
         """Of the texts in a spec. Raises UserError when one cannot be read (distill/corpus.py)."""
         joined = open_corpora(config.texts)
         shares = [
-            Share(documents, text.weight, f"'{text}' in distill.texts")
+            TextShare(documents, text.weight, f"'{text}' in distill.texts")
             for text, documents in zip(config.texts, joined.ranges)
             if text.weight is not None
         ]
@@ -108,7 +107,7 @@ class WindowStream:
 
     def steps(
         self, size: int, per_step: int = 1, rank: int = 0, world: int = 1, position: Position | None = None
-    ) -> Iterator[Step]:
+    ) -> Iterator[StepBatches]:
         """Optimizer steps from `position` on, by default from the first: this rank's part of `per_step` micro-batches.
 
         A micro-batch is `size` windows, or packed a row of up to `size` x `length` tokens. Rank r of a world of w takes
@@ -119,7 +118,7 @@ class WindowStream:
         while True:
             step = [self._choose(reader, size) for _ in range(per_step)]
             make = _packed if self.packing else _padded
-            yield Step([make(windows) for windows in step[rank::world]], reader.position())
+            yield StepBatches([make(windows) for windows in step[rank::world]], reader.position())
 
     @property
     def least(self) -> int:
@@ -141,8 +140,8 @@ class WindowStream:
                 )
 
     @property
-    def all_shares(self) -> Sequence[Share]:
-        return self.shares or [Share(range(len(self.documents)))]
+    def all_shares(self) -> Sequence[TextShare]:
+        return self.shares or [TextShare(range(len(self.documents)))]
 
     def _choose(self, reader: _Reader, size: int) -> list[list[int]]:
         """One window of the buffer at random and those that are nearest to it in length."""
@@ -151,10 +150,10 @@ class WindowStream:
         chosen = reader.take(reader.random.randrange(len(reader.buffer)))
         lengths = [len(window.ids) for window in reader.buffer]
         if self.packing:
-            places = first_fit(lengths, len(chosen.ids), room - len(chosen.ids))
+            indices = first_fit(lengths, len(chosen.ids), room - len(chosen.ids))
         else:
-            places = nearest(lengths, len(chosen.ids), size - 1)
-        return [chosen.ids, *(reader.take(place).ids for place in sorted(places, reverse=True))]
+            indices = nearest_in_length(lengths, len(chosen.ids), size - 1)
+        return [chosen.ids, *(reader.take(index).ids for index in sorted(indices, reverse=True))]
 
 
 @dataclass(frozen=True)
@@ -186,17 +185,17 @@ class _Reader:
             self.buffer.append(window := behind.next())
             held += len(window.ids)
 
-    def take(self, place: int) -> _Window:
-        return self.buffer.pop(place)
+    def take(self, index: int) -> _Window:
+        return self.buffer.pop(index)
 
     def position(self) -> Position:
         """Where to go on after what has been taken."""
         buffer = tuple((window.document, window.begin) for window in self.buffer)
-        return Position(self.random.getstate(), tuple(cutter.place() for cutter in self._cutters), buffer)
+        return Position(self.random.getstate(), tuple(cutter.position() for cutter in self._cutters), buffer)
 
     def _restore(self, position: Position) -> None:
-        for cutter, place in zip(self._cutters, position.places, strict=True):
-            cutter.restore(place)
+        for cutter, share in zip(self._cutters, position.places, strict=True):
+            cutter.restore(share)
         self.random.setstate(position.now)
         tokens = {document: self.stream.tokens(document) for document in {document for document, _ in position.buffer}}
         for document, begin in position.buffer:
@@ -209,43 +208,43 @@ class _Cutter:
     Documents are tokenised as they come, so a short run reads only what it needs of a large corpus.
     """
 
-    def __init__(self, stream: WindowStream, share: Share, random: random.Random) -> None:
+    def __init__(self, stream: WindowStream, share: TextShare, random: random.Random) -> None:
         self.stream, self.share, self.random = stream, share, random
         self.given = 0  # tokens of all windows so far
         self._begin_epoch()
 
-    def place(self) -> Place:
-        return self._epoch, self._place, self._begin, self.given
+    def position(self) -> SharePosition:
+        return self._epoch, self._index, self._begin, self.given
 
-    def restore(self, place: Place) -> None:
-        """Go on at a place; leaves the random numbers as they were within its epoch."""
-        epoch, document, begin, given = place
+    def restore(self, position: SharePosition) -> None:
+        """Go on there; leaves the random numbers as they were within its epoch."""
+        epoch, document, begin, given = position
         self.random.setstate(epoch)
         self._begin_epoch()
-        self._place, self._begin, self.given, self._found = document, begin, given, True
+        self._index, self._begin, self.given, self._found = document, begin, given, True
 
     def _begin_epoch(self) -> None:
         self._epoch = self.random.getstate()
         self._block = -(-len(self.share.documents) // MOST_BLOCKS)  # documents of one
         count = -(-len(self.share.documents) // self._block)
         self._order = self.random.sample(range(count), count)
-        self._place, self._begin, self._found = 0, 0, False
-        self._ids: list[int] | None = None  # of the document at the place
+        self._index, self._begin, self._found = 0, 0, False
+        self._ids: list[int] | None = None  # of the document that is being cut
 
     def next(self) -> _Window:
         """The next window that is not too short."""
         documents = self.share.documents
         while True:
-            if self._place == len(self._order) * self._block:
+            if self._index == len(self._order) * self._block:
                 assert self._found, "checked before: some document is long enough"
                 self._begin_epoch()
-            number = self._order[self._place // self._block] * self._block + self._place % self._block
+            number = self._order[self._index // self._block] * self._block + self._index % self._block
             if self._ids is None:
                 self._ids = self.stream.tokens(documents[number]) if number < len(documents) else []
             begin, ids = self._begin, self._ids[self._begin : self._begin + self.stream.length]
             self._begin += self.stream.length
             if self._begin >= len(self._ids):
-                self._place, self._begin, self._ids = self._place + 1, 0, None
+                self._index, self._begin, self._ids = self._index + 1, 0, None
             if len(ids) >= self.stream.least:
                 self._found = True
                 self.given += len(ids)
@@ -263,3 +262,26 @@ def _padded(windows: Sequence[list[int]]) -> MicroBatch:
 def _packed(windows: Sequence[list[int]]) -> MicroBatch:
     row = torch.tensor([token for window in windows for token in window])
     return MicroBatch(row[None], torch.tensor([len(window) for window in windows]), packed=True)
+
+
+def nearest_in_length(lengths: Sequence[int], to: int, count: int) -> list[int]:
+    """Indices of the `count` windows that are nearest in length to `to`: a batch with little padding."""
+    return _by_distance(lengths, to)[:count]
+
+
+def first_fit(lengths: Sequence[int], to: int, room: int) -> list[int]:
+    """Indices of the windows that together fill `room` tokens: the nearest in length first, each that still fits.
+
+    Of similar length, so that the padded batch into which attention and losses split the row has little padding too.
+    """
+    indices = []
+    for index in _by_distance(lengths, to):
+        if lengths[index] <= room:
+            indices.append(index)
+            room -= lengths[index]
+    return indices
+
+
+def _by_distance(lengths: Sequence[int], to: int) -> list[int]:
+    """Of two equally near, the one that has waited longer comes first."""
+    return sorted(range(len(lengths)), key=lambda index: abs(lengths[index] - to))

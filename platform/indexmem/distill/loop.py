@@ -19,7 +19,6 @@ from indexmem.distill.data import MicroBatch, Position, WindowStream
 from indexmem.distill.history import History
 from indexmem.distill.module import DistillModule
 from indexmem.distill.prefetch import prefetched
-from indexmem.distill.schedule import learning_rate
 from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
@@ -125,7 +124,7 @@ def distill(experiment: Experiment, context: TrainContext, history: History, bac
     with prefetched(steps) as data:
         for step in range(start, config.schedule.steps):
             began = time.perf_counter()
-            rate = learning_rate(config.schedule, step)
+            rate = config.schedule.rate(step)
             for optimizer in optimizers:
                 optimizer.zero_grad(set_to_none=True)
             batch = next(data)

@@ -2,17 +2,22 @@
 
 One frozen forward pass, over a text read once or twice; in each layer the tap computes each trainee's loss from what
 attention sees. Losses are local: nothing is back-propagated through the backbone.
+
+Gradients of a layer's loss are taken at once. The loss is computed from the layer's hidden states and queries,
+gigabytes for a long context. If the losses of all layers were kept as graphs until one backward pass at the end, the
+inputs of all layers would be kept, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from indexmem.config.modules import TargetConfig
-from indexmem.distill.settle import settle
 from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.models.attention import LayerTap, tapping
 from indexmem.models.backbone import Backbone
@@ -65,3 +70,29 @@ class DistillModule(nn.Module):
                 for trainee, running, collected in zip(trainees, active, losses)
             ]
         )
+
+
+class _Settled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, gradients: tuple[Tensor, ...], *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return loss.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *(upstream * gradient for gradient in ctx.gradients)
+
+
+def settle(loss: Tensor, parameters: Iterable[Tensor], retain_graph: bool = False) -> Tensor:
+    """The same scalar, whose backward pass only scales the gradients of `parameters` that are taken here.
+
+    `retain_graph` leaves the graph for other losses that share parts of it. Weights that the loss does not depend on
+    get no gradient from it.
+    """
+    wanted = list(parameters)
+    found = torch.autograd.grad(loss, wanted, retain_graph=retain_graph, allow_unused=True)
+    used = [(weight, gradient) for weight, gradient in zip(wanted, found) if gradient is not None]
+    with torch.enable_grad():
+        settled: Tensor = _Settled.apply(loss.detach(), tuple(g for _, g in used), *(w for w, _ in used))
+    return settled

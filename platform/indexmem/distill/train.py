@@ -6,11 +6,13 @@ python jobs/distill.py sweeps/smoke.yaml
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray.train
 import torch
@@ -20,14 +22,16 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from indexmem.config.schema import DistillConfig, Experiment
-from indexmem.distill.history import History
+from indexmem.distill.history import History, MetricRow, by_module, step_tokens
 from indexmem.distill.loop import STATE, distill
-from indexmem.distill.metrics import TrainingMetrics
 from indexmem.distill.runs import DistillRun
-from indexmem.distill.watched import watched
 from indexmem.eviction.checkpoint import read_config
+from indexmem.progress.ray_metrics import counter, gauge
+from indexmem.signals import StopSignals
 
 PROGRESS_SECONDS = 2.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,67 @@ def train(
             return stopped_by
         run.finish(Path(folder), leave_out=(STATE,))
     return None
+
+
+def watched(call: Callable[[], T], stop: Path, look: Callable[[], None], seconds: float) -> tuple[T, int | None]:
+    """What `call` returns, and the signal that came, if any. `look` is called every so many seconds, and at the end.
+
+    A first SIGINT or SIGTERM makes the file `stop`, upon which the call is to end. It runs in a thread, since Ray Train
+    takes SIGINT for itself where it is called in the main one; a daemon, so that a second signal does not wait for it.
+    """
+    stop.parent.mkdir(parents=True, exist_ok=True)
+    stop.unlink(missing_ok=True)
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    with StopSignals() as signals:
+        threading.Thread(target=run, daemon=True).start()
+        while not wait([future], timeout=seconds).done:
+            if signals.received is not None:
+                stop.touch()
+            look()
+        result = future.result()
+    look()
+    return result, signals.received
+
+
+class TrainingMetrics:
+    """Set by the driver from the metric rows that training writes. `run` is the experiment's name."""
+
+    def __init__(self, experiment: Experiment, history: Sequence[MetricRow]) -> None:
+        """history: the rows of earlier starts, whose tokens are not counted again."""
+        self._run = {"run": experiment.name}
+        self._step_tokens, self._counted = step_tokens(experiment), _steps(history)
+        self._step, self._tokens = gauge("indexmem_training_step"), counter("indexmem_training_tokens")
+        self._loss, self._norm = gauge("indexmem_training_loss"), gauge("indexmem_training_grad_norm")
+        self._rate = gauge("indexmem_training_learning_rate")
+        self._speed = gauge("indexmem_training_tokens_per_second")
+        self._wanted, self._steps_wanted = gauge("indexmem_training_steps_wanted"), experiment.distill.schedule.steps
+
+    def __call__(self, history: Sequence[MetricRow]) -> None:
+        """history: all rows so far."""
+        if not history:
+            return
+        last, steps = history[-1], _steps(history)
+        if steps > self._counted:
+            self._tokens.inc((steps - self._counted) * self._step_tokens, self._run)
+            self._counted = steps
+        self._step.set(steps, self._run)
+        self._wanted.set(self._steps_wanted, self._run)
+        self._rate.set(last["lr"], self._run)
+        self._speed.set(last["tokens_per_second"], self._run)
+        for metric, prefix in ((self._loss, "loss"), (self._norm, "grad_norm")):
+            for module, value in by_module(last, prefix).items():
+                metric.set(value, self._run | {"module": module})
+
+
+def _steps(history: Sequence[MetricRow]) -> int:
+    return int(history[-1]["step"]) + 1 if history else 0
 
 
 def _workers(config: DistillConfig) -> int | tuple[int, int]:

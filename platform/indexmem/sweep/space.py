@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from indexmem.config.axis import Axis
 from indexmem.config.load import with_settings
 from indexmem.config.schema import Experiment
 from indexmem.config.section import Section
 from indexmem.config.spec import content_hash
+from indexmem.config.sweep import Axis
 from indexmem.distill.runs import OPERATIONAL
 from indexmem.errors import UserError
 

@@ -1,4 +1,4 @@
-"""How the learning rate goes."""
+"""The learning rate of each optimizer step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from indexmem.config.section import Section
 
 
-class ScheduleConfig(Section):
+class LearningRateConfig(Section):
     """Warmup-stable-decay (WSD) or constant learning rate, in optimizer steps."""
 
     kind: Literal["wsd", "constant"] = "wsd"
@@ -23,8 +23,22 @@ class ScheduleConfig(Section):
     def steps(self) -> int:
         return self.warmup + self.stable + (self.decay if self.kind == "wsd" else 0)
 
+    def rate(self, step: int) -> float:
+        """Rate of 0-based `step`.
+
+        Linear warmup to `peak_lr` over `warmup` steps, `stable` steps at it, then (WSD) linear decay to `final_lr`,
+        reached at the last step. `constant` has no decay.
+        """
+        if step < self.warmup:
+            return self.peak_lr * (step + 1) / self.warmup
+        into_decay = step - self.warmup - self.stable + 1
+        if self.kind == "constant" or into_decay <= 0:
+            return self.peak_lr
+        progress = min(1.0, into_decay / self.decay)
+        return self.peak_lr + (self.final_lr - self.peak_lr) * progress
+
     @model_validator(mode="after")
-    def _at_least_one_step(self) -> ScheduleConfig:
+    def _at_least_one_step(self) -> LearningRateConfig:
         if self.steps < 1:
             raise ValueError("warmup + stable + decay must be at least 1 step")
         return self
