@@ -71,7 +71,7 @@ def test_targets_equal_the_dense_reference(
     options = {"rows": 1 if one_row else kv_heads, "heads": heads, "normalised": normalised}
     assert can_run(again.query_RQWd, key_BHLd), "or another route is tested"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "chunk_of", lambda *_: queries)
+        patch.setattr(module, "pooled_chunk", lambda *_: queries)
         target = reconstruction_target(again, key_BHLd, scale=SCALE, **options)
     assert target.dtype == torch.float32
     assert_equal_to_the_reference(target, again, key_BHLd, **options)

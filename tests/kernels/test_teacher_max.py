@@ -45,7 +45,7 @@ def test_targets_equal_the_dense_reference(device, lengths, kv_heads, group, dim
     lengths_B = torch.tensor(lengths).to(device)
     assert can_run(query, key), "or another route is tested"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "chunk_of", lambda *_: chunk)
+        patch.setattr(module, "pooled_chunk", lambda *_: chunk)
         target = pooled_target(query, key, lengths_B, rows=rows, scale=SCALE, config=config).cpu().double()
     assert target.shape == (len(lengths), rows, max(lengths))
     for b, n in enumerate(lengths):

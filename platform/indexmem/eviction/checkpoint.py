@@ -148,7 +148,7 @@ def weights_hash(folder: str | Path, *names: str) -> str:
 
 
 def all_weights_hash(folder: str | Path) -> str:
-    """The same of all modules of a checkpoint."""
+    """`weights_hash` of all modules of a checkpoint."""
     return weights_hash(folder, *sorted(read_config(folder)["modules"]))
 
 

@@ -151,7 +151,8 @@ class Indexer(nn.Module):
         A[s*(t), t] are then recomputed with it, which is the whole gradient of a max.
 
         With `products` (float16, bfloat16) kernels find the winners from q and k rounded to it. Values are recomputed
-        as ever: a winner that is wrong is a near-tie, and its score at most twice the rounding error below the maximum.
+        from the unrounded ones: a wrong winner is a near-tie, and its score at most twice the rounding error below the
+        maximum.
         """
         importance_BGT = features.token_BGT
         if self.shape.pair_term:

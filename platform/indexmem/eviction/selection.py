@@ -56,7 +56,7 @@ class Selection(ABC):
     `rank` is asked once for each layer of a context, `choose` once for each budget.
     """
 
-    across: Across = "head"  # whose heads share a budget: nobody's, those of a layer, those of the model
+    across: Across = "head"  # which heads share a budget: none, those of a layer, or all of the model
 
     @property
     def shares(self) -> bool:

@@ -19,14 +19,13 @@ import triton.language as tl
 from torch import Tensor
 
 from indexmem.kernels.dispatch import DTYPES
-from indexmem.kernels.tiles import SMALLEST_DOT, product
+from indexmem.kernels.tiles import LOG2_E, SMALLEST_DOT, product
 
 SPAN = 256  # keys of a program for one token: one row of 16K tokens and 8 KV heads then makes 512 programs
 TILE_BYTES = 2**14  # of K and of V at a time: two programs fit a multiprocessor, each with three tiles under way
 MOST_KEYS = 128  # of a tile
 JOINED = 16  # spans that the joining kernel reads at a time
 STORED = 16  # new tokens that a program of the storing kernel writes
-LOG2_E = 1.4426950408889634
 WIDEST = 256  # head_dim
 
 
@@ -140,13 +139,13 @@ def _store(  # type: ignore[no-untyped-def]
     token_n = tl.program_id(1) * STORED + tl.arange(0, STORED)
     dim_d = tl.arange(0, DIM_PADDED)
     real_nd = (token_n < new)[:, None] & (dim_d[None, :] < DIM)
-    place = tl.load(begin_ptr + lane).to(tl.int64) + tl.load(kept_ptr + lane) + tl.load(opened_ptr) - new
+    at = tl.load(begin_ptr + lane).to(tl.int64) + tl.load(kept_ptr + lane) + tl.load(opened_ptr) - new
     key_at_n = row * key_row + head * key_head + token_n * key_token
     value_at_n = row * value_row + head * value_head + token_n * value_token
     k_nd = tl.load(key_ptr + key_at_n[:, None] + dim_d[None, :], mask=real_nd)
     v_nd = tl.load(value_ptr + value_at_n[:, None] + dim_d[None, :], mask=real_nd)
-    tl.store(keys_ptr + (place + token_n)[:, None] * key_stride + dim_d[None, :], k_nd, mask=real_nd)
-    tl.store(values_ptr + (place + token_n)[:, None] * value_stride + dim_d[None, :], v_nd, mask=real_nd)
+    tl.store(keys_ptr + (at + token_n)[:, None] * key_stride + dim_d[None, :], k_nd, mask=real_nd)
+    tl.store(values_ptr + (at + token_n)[:, None] * value_stride + dim_d[None, :], v_nd, mask=real_nd)
 
 
 def decode_attention(
@@ -189,7 +188,7 @@ def decode_attention(
     sizes = {"HEADS": heads, "GROUP": group, "DIM": dim, "DIM_PADDED": padded}
     _attend[(lanes, spans, triton.cdiv(group * new, queries))](
         query_RQnd, keys_Cd, values_Cd, begin_N, kept_N, gap_R, opened_1, part_NMSd, part_lse_NMS,
-        scaling * LOG2_E, new, span, spans, *query_RQnd.stride(), keys_Cd.stride(0), values_Cd.stride(0),
+        scaling * LOG2_E.value, new, span, spans, *query_RQnd.stride(), keys_Cd.stride(0), values_Cd.stride(0),
         **sizes, QUERIES=queries, KEYS=keys, num_warps=4, num_stages=3,
     )  # fmt: skip
     _join[(group * new, lanes)](

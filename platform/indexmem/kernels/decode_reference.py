@@ -28,9 +28,9 @@ def reference_decode_attention(
             begin, kept, gap = int(begin_N[lane]), int(kept_N[lane]), int(gap_R[row])
             for token in range(new):
                 last = kept + opened - new + token  # the token itself
-                places = [begin + i for i in range(last + 1) if i < kept or i >= kept + gap]
-                if places:
-                    logits = scaling * keys_Cd[places].double() @ query_RQnd[row, query_head, token].double()
-                    output_RQnd[row, query_head, token] = logits.softmax(0) @ values_Cd[places].double()
+                slots = [begin + i for i in range(last + 1) if i < kept or i >= kept + gap]
+                if slots:
+                    logits = scaling * keys_Cd[slots].double() @ query_RQnd[row, query_head, token].double()
+                    output_RQnd[row, query_head, token] = logits.softmax(0) @ values_Cd[slots].double()
                     lse_RQn[row, query_head, token] = logits.logsumexp(0)
     return output_RQnd, lse_RQn

@@ -11,9 +11,9 @@ so that a head costs one multiply-add, whose |z| is free (`linear_part`: q~ as f
 the unit in which sums are stored).
 
 A program owns a block of keys and one chunk of the queries, walks over the chunk tile by tile, sums the heads in
-registers and keeps, for each place of the tile, the best score and the tile that gave it. Chunks are joined afterwards,
-over [C, B, G, T]. They bound the longest program, so that early keys, which all queries see, hold up nothing, and make
-enough programs of one short row (docs/kernels.md).
+registers and keeps, for each element of the tile, the best score and the tile that gave it. Chunks are joined
+afterwards, over [C, B, G, T]. They bound the longest program, so that early keys, which all queries see, hold up
+nothing, and make enough programs of one short row (docs/kernels.md).
 
 Few queries in a tile keep to `mma`: `wgmma` waits longer than its products over 16 dimensions take. Many keys make up
 for it: the more a program has, the less often queries are read from the L2 cache.
@@ -32,14 +32,14 @@ from torch import Tensor
 from indexmem.kernels.linear_part import linear_part
 from indexmem.kernels.tiles import SMALLEST_DOT, autotuned, chunk_of, product
 
-PROGRAMS = 4096  # of the largest grid: some 10 for each that runs at a time, so that the last ones to end cost little
-BLOCK = 256  # keys of a program, as `chunk_of` counts them
-HALF = [  # so many registers let three programs of four warps fit, six of two
+_PROGRAMS = 4096  # of the largest grid: some 10 for each that runs at a time, so that the last ones to end cost little
+_BLOCK = 256  # keys of a program, as `chunk_of` counts them
+_HALF = [  # so many registers let three programs of four warps fit, six of two
     triton.Config({"QUERIES": 16, "KEYS": 256, "STAGES": 3}, num_warps=4, maxnreg=168),
     triton.Config({"QUERIES": 16, "KEYS": 128, "STAGES": 3}, num_warps=2, maxnreg=168),
     triton.Config({"QUERIES": 32, "KEYS": 128, "STAGES": 3}, num_warps=4, maxnreg=168),  # for short texts
 ]
-SINGLE = [
+_SINGLE = [
     triton.Config({"QUERIES": 16, "KEYS": 128, "STAGES": 3}, num_warps=4),
     triton.Config({"QUERIES": 64, "KEYS": 64, "STAGES": 2}, num_warps=4),  # by `wgmma`
     triton.Config({"QUERIES": 16, "KEYS": 64, "STAGES": 3}, num_warps=2),  # for short texts
@@ -97,7 +97,7 @@ def _walk(  # type: ignore[no-untyped-def]  # parameters are the kernel's own ty
     return best_ST, tile_ST
 
 
-@autotuned(HALF, SINGLE, key=("chunk", "HEADS", "DIM_PADDED", "ACTIVATION"))
+@autotuned(_HALF, _SINGLE, key=("chunk", "HEADS", "DIM_PADDED", "ACTIVATION"))
 @triton.jit(do_not_specialize=("tokens", "rows", "chunks"))
 def _chunk_maxima(  # type: ignore[no-untyped-def]  # parameters are the kernel's own types
     q_ptr, k_ptr, linear_ptr, alpha_ptr, unit_ptr, length_ptr, best_ptr, winner_ptr,
@@ -162,7 +162,7 @@ def indexer_max(
     else:
         alpha_BSGH = alpha_BSGH.float().contiguous()
         linear_BSGPi, unit_BG = q_BSGHi[:, :, :, :0], alpha_BSGH  # neither is read
-    chunk = chunk_of(batch * rows * tokens**2 // 2, BLOCK, PROGRAMS)
+    chunk = chunk_of(batch * rows * tokens**2 // 2, _BLOCK, _PROGRAMS)
     chunks = triton.cdiv(tokens, chunk)
     best_CBGT = torch.empty(chunks, batch, rows, tokens, device=q_BSGHi.device)
     # As returned: a narrower type would cost a launch more, which at few tokens is much of the time.

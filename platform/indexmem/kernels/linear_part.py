@@ -124,15 +124,15 @@ def linear_part(q_BSGHi: Tensor, alpha_BSGH: Tensor, lengths_B: Tensor) -> tuple
     unit_BG = torch.empty(batch, rows, device=q_BSGHi.device)
     maxima_BGN = torch.empty(batch, rows, blocks, device=q_BSGHi.device) if scaled else unit_BG
     constants = {"HEADS": heads, "DIM": dim, "DIM_PADDED": triton.next_power_of_2(dim), "QUERIES": QUERIES}
-    given, places = (q_BSGHi, alpha_BSGH, lengths_B, maxima_BGN), (tokens, rows, *alpha_BSGH.stride())
+    given, sizes = (q_BSGHi, alpha_BSGH, lengths_B, maxima_BGN), (tokens, rows, *alpha_BSGH.stride())
     if scaled:
-        _block_maxima[blocks, batch * rows](*given, *places, **constants)
+        _block_maxima[blocks, batch * rows](*given, *sizes, **constants)
     _addends[blocks, batch * rows](
         *given,
         linear_BSGPi,
         scaled_BSGH,
         unit_BG,
-        *places,
+        *sizes,
         HEADS_PADDED=triton.next_power_of_2(heads),
         ADDENDS=addends,
         SCALED=scaled,

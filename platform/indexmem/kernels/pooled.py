@@ -5,6 +5,7 @@ Shapes: B batch, Q query heads, H KV heads, G score rows, L tokens, C chunks, d 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import triton
@@ -13,15 +14,25 @@ from torch import Tensor
 
 from indexmem.kernels.logits import KEYS as KEYS_HELD
 from indexmem.kernels.logits import NEITHER, logits, span_of
+from indexmem.kernels.tiles import autotuned, chunk_of
 
-BLOCK = 64  # keys of a program, as `chunk_of` counts them
-PROGRAMS = 4096  # of the largest grid that do something, about
-HALF = [
+_BLOCK = 64  # keys of a program, as `chunk_of` counts them
+_PROGRAMS = 4096  # of the largest grid that do something, about
+_HALF = [
     triton.Config({"QUERIES": 64, "KEYS": 128}, num_warps=4, num_stages=3),
     triton.Config({"QUERIES": 128, "KEYS": 128}, num_warps=8, num_stages=3),
     triton.Config({"QUERIES": 64, "KEYS": 64}, num_warps=4, num_stages=2),
 ]
-SINGLE = HALF[-1:]
+
+
+def pooling(key: Sequence[str]) -> Callable[[Any], Any]:
+    """`autotuned` by the configurations of kernels that `walk`."""
+    return autotuned(_HALF, _HALF[-1:], key)
+
+
+def pooled_chunk(pairs: int) -> int:
+    """`chunk_of` for kernels that `walk`."""
+    return chunk_of(pairs, _BLOCK, _PROGRAMS)
 
 
 @triton.jit
@@ -63,7 +74,7 @@ def lanes_of(rows: int, kv_heads: int, mean: bool) -> int:
     return rows if mean else kv_heads
 
 
-def constants(query_BQLd: Tensor, key_BHLd: Tensor, lanes: int, mean: bool, normalised: bool) -> dict[str, Any]:
+def pooled_constants(query_BQLd: Tensor, key_BHLd: Tensor, lanes: int, mean: bool, normalised: bool) -> dict[str, Any]:
     """What `walk` and what calls it are compiled for, tiles apart."""
     heads, dim = query_BQLd.shape[1], query_BQLd.shape[3]
     span = span_of(dim, query_BQLd.dtype)
@@ -76,7 +87,7 @@ def constants(query_BQLd: Tensor, key_BHLd: Tensor, lanes: int, mean: bool, norm
     }
 
 
-def joined(best_CBGT: Tensor, rows: int) -> Tensor:
+def join_pooled(best_CBGT: Tensor, rows: int) -> Tensor:
     """Maximum over chunks of queries, and over lanes if there are more than score rows."""
     best_BGT = best_CBGT.amax(dim=0)
     return best_BGT if best_BGT.shape[1] == rows else best_BGT.amax(dim=1, keepdim=True)

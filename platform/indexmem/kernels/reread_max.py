@@ -21,8 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from indexmem.kernels.logits import load_keys
-from indexmem.kernels.pooled import BLOCK, HALF, PROGRAMS, SINGLE, constants, joined, lanes_of, walk
-from indexmem.kernels.tiles import autotuned, chunk_of
+from indexmem.kernels.pooled import join_pooled, lanes_of, pooled_chunk, pooled_constants, pooling, walk
 
 
 class SecondReading(Protocol):
@@ -39,7 +38,7 @@ class SecondReading(Protocol):
         """int32: the chunk's document, where it starts and stops there, and the number of its queries."""
 
 
-@autotuned(HALF, SINGLE, key=("part_class", "HEADS", "SPAN", "SPANS"))
+@pooling(("part_class", "HEADS", "SPAN", "SPANS"))
 @triton.jit(do_not_specialize=("tokens", "width", "documents", "parts", "part_class"))
 def _part_maxima(  # type: ignore[no-untyped-def]  # parameters are the kernel's own types
     q_ptr, k_ptr, lse_ptr, span_ptr, best_ptr,
@@ -84,7 +83,7 @@ def reread_max(
     chunks, _, width, _ = again.query_RQWd.shape
     documents, kv_heads, tokens, _ = key_BHLd.shape
     lanes = lanes_of(rows, kv_heads, mean)
-    part = chunk_of(chunks * lanes * width**2, BLOCK, PROGRAMS)
+    part = pooled_chunk(chunks * lanes * width**2)
     parts = max(1, width // part)
     best_PBGT = torch.full((parts, documents, lanes, tokens), float("-inf"), device=key_BHLd.device)
     # No chunk has more keys than queries.
@@ -102,6 +101,6 @@ def reread_max(
         part,
         *again.query_RQWd.stride(),
         *key_BHLd.stride(),
-        **constants(again.query_RQWd, key_BHLd, lanes, mean, normalised),
+        **pooled_constants(again.query_RQWd, key_BHLd, lanes, mean, normalised),
     )
-    return joined(best_PBGT, rows)
+    return join_pooled(best_PBGT, rows)

@@ -18,15 +18,14 @@ from torch import Tensor
 
 from indexmem.kernels.logits import NEITHER, load_queries, logits, span_of
 from indexmem.kernels.logits import QUERIES as QUERIES_HELD
-from indexmem.kernels.tiles import autotuned
+from indexmem.kernels.tiles import LOG2_E, autotuned
 
-LOG2_E = tl.constexpr(1.4426950408889634)
-HALF = [
+_HALF = [
     triton.Config({"QUERIES": 128, "KEYS": 64}, num_warps=4, num_stages=3),
     triton.Config({"QUERIES": 128, "KEYS": 128}, num_warps=8, num_stages=3),
     triton.Config({"QUERIES": 64, "KEYS": 64}, num_warps=4, num_stages=2),
 ]
-SINGLE = HALF[-1:]
+_SINGLE = _HALF[-1:]
 
 
 @triton.jit
@@ -50,7 +49,7 @@ def _walk(  # type: ignore[no-untyped-def]  # parameters are the kernel's own ty
     return most_S, sum_S
 
 
-@autotuned(HALF, SINGLE, key=("length_class", "SPAN", "SPANS"))
+@autotuned(_HALF, _SINGLE, key=("length_class", "SPAN", "SPANS"))
 @triton.jit(do_not_specialize=("tokens", "length_class"))
 def _row_lse(  # type: ignore[no-untyped-def]  # parameters are the kernel's own types
     q_ptr, k_ptr, length_ptr, lse_ptr, scale, tokens, length_class,

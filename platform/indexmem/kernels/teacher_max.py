@@ -18,11 +18,10 @@ import triton.language as tl
 from torch import Tensor
 
 from indexmem.kernels.logits import load_keys
-from indexmem.kernels.pooled import BLOCK, HALF, PROGRAMS, SINGLE, constants, joined, lanes_of, walk
-from indexmem.kernels.tiles import autotuned, chunk_of
+from indexmem.kernels.pooled import join_pooled, lanes_of, pooled_chunk, pooled_constants, pooling, walk
 
 
-@autotuned(HALF, SINGLE, key=("chunk", "HEADS", "SPAN", "SPANS"))
+@pooling(("chunk", "HEADS", "SPAN", "SPANS"))
 @triton.jit(do_not_specialize=("tokens", "rows", "chunks"))
 def _chunk_maxima(  # type: ignore[no-untyped-def]  # parameters are the kernel's own types
     q_ptr, k_ptr, lse_ptr, length_ptr, best_ptr,
@@ -78,7 +77,7 @@ def teacher_max(
     """
     batch, _, tokens, _ = query_BQLd.shape
     lanes = lanes_of(rows, key_BHLd.shape[1], mean)
-    chunk = chunk_of(batch * lanes * tokens**2 // 2, BLOCK, PROGRAMS)
+    chunk = pooled_chunk(batch * lanes * tokens**2 // 2)
     chunks = triton.cdiv(tokens, chunk)
     best_CBGT = torch.empty(chunks, batch, lanes, tokens, device=query_BQLd.device)
     if lse_BQL is not None:
@@ -96,6 +95,6 @@ def teacher_max(
         chunks,
         *query_BQLd.stride(),
         *key_BHLd.stride(),
-        **constants(query_BQLd, key_BHLd, lanes, mean, lse_BQL is not None),
+        **pooled_constants(query_BQLd, key_BHLd, lanes, mean, lse_BQL is not None),
     )
-    return joined(best_CBGT, rows)
+    return join_pooled(best_CBGT, rows)

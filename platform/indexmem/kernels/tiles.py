@@ -16,6 +16,7 @@ from indexmem.kernels.dispatch import interpreted
 
 SMALLEST_DOT = 16  # rows, columns and summed dimension that a product must have
 SHORTEST_CHUNK = 256  # queries: a program's own costs are then small beside its tiles
+LOG2_E = tl.constexpr(1.4426950408889634)  # kernels compute exponentials in base 2
 INTERPRETED = tl.constexpr(interpreted())
 
 

@@ -102,7 +102,7 @@ class Blended(PerHead):
 
 @contextmanager
 def seeded(seed: int, tap: LayerTap) -> Iterator[None]:
-    """Random numbers drawn within depend on seed, layer and length; those drawn afterwards do not notice."""
+    """Random numbers drawn within depend on seed, layer and length. Afterwards the generators are as they were."""
     device, length = tap.key_BHLd.device, tap.key_BHLd.shape[2]
     generators = [torch.default_generator]
     if device.type == "cuda":

@@ -101,7 +101,7 @@ def retrieval_scores(tap: LayerTap) -> Tensor:
         score = mean_g mean_t sum_{u <= t} softmax_u(q . k scaling),   q = R(T - 1) mean_s q_s, k_u = R(u) mean_s k_s
 
     the area under the cumulated attention of the last of T positions that all hold the mean query and the mean key of
-    the context (before RoPE): kvpress' `on_the_fly_scoring`, with the context itself in the place of books.
+    the context (before RoPE): kvpress' `on_the_fly_scoring`, on the context itself instead of on books.
     """
     position_1T = torch.arange(TEST_POSITIONS, device=tap.key_BHLd.device)[None]
     cos_Tr, sin_Tr = (table[0].float() for table in tap.rotary(tap.hidden_BLD, position_1T))

@@ -24,7 +24,7 @@ from indexmem.models.attention import LayerTap
 
 
 class IndexerScores(EvictionMethod):
-    """Scores of an indexer at hand; a layer-scope score row serves all KV heads."""
+    """Scores of a given indexer. A score row of scope `layer` serves all KV heads."""
 
     def __init__(self, indexers: IndexerStack, selection: PerHead | Shared = PER_HEAD) -> None:
         self.indexers = indexers

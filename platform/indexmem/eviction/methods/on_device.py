@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class OnDevice(TorchFunctionMode):
-    """Within it `tensor.item()` is the tensor, and `pad` takes such a value; all else is as ever."""
+    """Within it `tensor.item()` is the tensor, and `pad` takes such a value. Nothing else changes."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None

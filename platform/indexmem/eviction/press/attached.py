@@ -64,7 +64,7 @@ class AttachedMemories:
                 self._handles[module] = module.register_forward_hook(self._complete, with_kwargs=True)
 
     def detach(self) -> None:
-        """Remove all hooks. Caches keep their states, which nobody reads any more."""
+        """Remove all hooks. Caches keep their states, which are no longer read."""
         while self._handles:
             self._handles.popitem()[1].remove()
 

@@ -98,7 +98,7 @@ class IndexerPress(ScorerPress):
         indexer = self.indexers.owned_by(layer)
         if indexer is not None:
             lengths_B = torch.full((batch,), length, device=keys.device)
-            pairs = self.indexers.shape.pair_term  # else nobody asks for the queries
+            pairs = self.indexers.shape.pair_term  # without pairs no queries are needed
             query_BQLd = get_prerope_query_states(module, hidden_states) if pairs else None
             self._shared_BGL = indexer.to(keys.device)(hidden_states, query_BQLd, lengths_B)
         assert self._shared_BGL is not None, "layers are visited in order"
