@@ -5,7 +5,7 @@ import pytest
 from null_scores import METHODS, as_scores, null_nights, wandering_nights
 
 from indexmem.config.nightly import CompareConfig
-from indexmem.nightly.compare import families_of, improvements, regressions
+from indexmem.nightly.compare import SuiteNights, families_of, improvements, regressions
 
 CONFIG = CompareConfig(nights=3, level=0.2, minimum_effect=0.0)
 NIGHTS = 100
@@ -13,7 +13,7 @@ NIGHTS = 100
 
 def alarms(nights_CSN: np.ndarray, config: CompareConfig = CONFIG) -> list:
     tonight, *earlier = (as_scores(night_CS) for night_CS in np.moveaxis(nights_CSN, 2, 0))
-    return regressions(families_of({"suite": tonight}, [{"suite": night} for night in earlier]), config)
+    return regressions(families_of([SuiteNights("suite", tonight, earlier)]), config)
 
 
 def test_null_nights_raise_alarms_no_more_often_than_configured():
@@ -70,6 +70,6 @@ def test_a_gain_is_an_improvement_and_no_alarm():
     nights_CSN = null_nights(6, 60, 0.05, np.random.default_rng(2))
     nights_CSN[:8, :, 1:] *= 0.2
     tonight, *earlier = (as_scores(night_CS) for night_CS in np.moveaxis(nights_CSN, 2, 0))
-    families = families_of({"suite": tonight}, [{"suite": night} for night in earlier])
+    families = families_of([SuiteNights("suite", tonight, earlier)])
     assert regressions(families, CompareConfig()) == []
     assert {change.method for change in improvements(families, CompareConfig())} == {METHODS[0]}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from indexmem.config.nightly import CompareConfig
-from indexmem.nightly.compare import Pair, cell_pairs, method_pairs, regressions
+from indexmem.nightly.compare import Pair, SuiteNights, regressions
 from indexmem.nightly.rows import NightCell, scores_by_night
 
 CONFIG = CompareConfig(level=0.05, minimum_effect=0.1)
@@ -55,13 +55,13 @@ def test_only_common_samples_are_laid_side_by_side():
 def test_another_build_of_a_benchmark_is_another_cell():
     scores = {"niah/0": 1.0}
     old, new = NightCell("knorm", "50%", "niah", "build-1"), NightCell("knorm", "50%", "niah", "build-2")
-    assert cell_pairs("suite", {new: scores}, [{old: scores}]) == []
-    assert method_pairs("suite", {new: scores}, [{old: scores}]) == []
+    nights = SuiteNights("suite", {new: scores}, [{old: scores}])
+    assert nights.cell_pairs() == nights.method_pairs() == []
 
 
 def test_a_method_is_compared_over_the_budgets_that_both_have():
     cells = [NightCell("knorm", budget, "niah", "build") for budget in ("50%", "75%", "90%")]
     tonight = {cell: {"niah/0": score} for cell, score in zip(cells, (1.0, 0.0, 0.0))}
     earlier = {cell: {"niah/0": 1.0} for cell in cells[:2]}
-    (one,) = method_pairs("suite", tonight, [earlier])
+    (one,) = SuiteNights("suite", tonight, [earlier]).method_pairs()
     assert one.scores_SN.tolist() == [[0.5, 1.0]]

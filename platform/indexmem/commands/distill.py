@@ -9,7 +9,7 @@ from indexmem.commands.training import (
     TrainingWatch,
     describe_losses,
     describe_modules,
-    publish_training,
+    mirror_training,
     read_history,
 )
 from indexmem.config.schema import Experiment
@@ -60,7 +60,7 @@ def distill_spec(experiment: Experiment, *, dry_run: bool = False, address: str 
             say(f"Stopped by {Signals(stopped_by).name}. The same command goes on from the step under way then.")
             return 128 + stopped_by
     history = read_history(experiment, run)
-    publish_training(experiment, run, sink, history)
+    mirror_training(experiment, run, sink, history)
     trained = read_config(run.final)["trained"]
     say(f"trained {trained['step']} steps, {describe_losses(history)}: {run.final}")
     return 0

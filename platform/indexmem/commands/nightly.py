@@ -129,7 +129,7 @@ def _publish(spec: NightlySpec, night: Night, verdict: NightVerdict) -> None:
         if where:
             say(f"MLflow: {where}")
     if notify(verdict, night):
-        say("webhook: told")
+        say("webhook: sent")
 
 
 def _describe(spec: NightlySpec, nights: Nights, night: Night, steps: Sequence[NightStep]) -> None:

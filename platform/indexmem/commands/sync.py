@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from indexmem.commands.report import mirror_grid, report_path
 from indexmem.commands.sweep import sync_sweep
-from indexmem.commands.training import publish_training, read_history
+from indexmem.commands.training import mirror_training, read_history
 from indexmem.config.schema import Experiment
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
@@ -32,11 +32,11 @@ def sync_spec(experiment: Experiment) -> int:
         raise UserError(
             "Nothing is stored for this spec yet. Run `indexmem distill SPEC` or `indexmem eval SPEC` first."
         )
-    told = []
+    published = []
     if history:
-        told.append((f"{len(history)} training steps", publish_training(experiment, run, sink, history)))
+        published.append((f"{len(history)} training steps", mirror_training(experiment, run, sink, history)))
     if rows.num_rows:
-        told.append((f"{rows.num_rows} rows", mirror_grid(sink, experiment, rows, report_path(experiment))))
-    for what, where in told:
+        published.append((f"{rows.num_rows} rows", mirror_grid(sink, experiment, rows, report_path(experiment))))
+    for what, where in published:
         say(f"published {what} to {public(sink.uri)} ({where})" if where else f"NOT published: {what}; see the warning")
-    return 0 if all(where for _, where in told) else 1
+    return 0 if all(where for _, where in published) else 1

@@ -40,7 +40,7 @@ def describe_losses(history: Sequence[dict[str, Any]]) -> str:
     return ", ".join(f"{name} {first[name]:.4f} -> {history[-1][name]:.4f}" for name in names)
 
 
-def publish_training(
+def mirror_training(
     experiment: Experiment, run: DistillRun, sink: MlflowSink | None, history: Sequence[dict[str, Any]]
 ) -> str | None:
     """Mirror the run to MLflow, say where it is and return that.

@@ -1,4 +1,4 @@
-"""Files and folders that are complete or absent, however many processes build them and whenever one is killed."""
+"""Files and folders that several processes may want to build: one does, and they are complete or absent."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Who works on what: lease files, so that two processes on one store never compute or publish the same.
 
-Each driver writes one file that lists its cells and touches it every few seconds; an untouched file is void. No locks:
-files are created under names of their own and listed afterwards, which works on network file systems too.
+Each process writes one file that lists its work, the cells of a grid or one name, and touches it every few seconds; an
+untouched file is void. No file locks: files are created under names of their own and listed afterwards, which works on
+network file systems too.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ SETTLE_SECONDS = 0.5  # at most this long before a second try, when two drivers 
 
 @dataclass(frozen=True)
 class Lease:
-    """One driver's claim, as others read it."""
+    """One process' claim, as others read it."""
 
     path: Path
     owner: str  # "alice@host, pid 123, since 2026-01-01T12:00:00"
     machine: str
     pid: int
-    cells: frozenset[str]
+    cells: frozenset[str]  # or other names of work
     touched: float  # the file system's clock
 
     @property
@@ -101,7 +102,7 @@ class Leases:
         self.release()
 
     def claim(self, cells: Set[str]) -> tuple[frozenset[str], list[Lease]]:
-        """Take those of `cells` that no living driver holds. Returns them, and the leases on the others."""
+        """Take those of `cells` that no living process holds. Returns them, and the leases on the others."""
         self.release()
         self._folder.mkdir(parents=True, exist_ok=True)
         while True:
@@ -131,12 +132,12 @@ class Leases:
         """Raises UserError once the lease is lost."""
         if self.lost:
             raise UserError(
-                f"The lease on these cells ({self._path}) was taken over while this run was working or stood still. "
+                f"The lease on this work ({self._path}) was taken over while this run was working or stood still. "
                 "What is finished is stored; start the same command again to do the rest."
             )
 
     def others(self) -> list[Lease]:
-        """Leases of other living drivers. Void ones are removed."""
+        """Leases of other living processes. Void ones are removed."""
         now = self._clock()
         leases = []
         for path in self._folder.glob("*.json"):

@@ -9,13 +9,13 @@ luck of samples (`lower_tail`) nor the spread of earlier nights (`Wander`) expla
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from indexmem.config.nightly import CompareConfig
-from indexmem.nightly.rows import NightScores, columns, common_samples, over_cells, scores_by_night
+from indexmem.nightly.rows import NightCell, NightScores, columns, common_samples, over_cells, scores_by_night
 from indexmem.nightly.significance import Wander, lower_tail, upper_tail
 from indexmem.nightly.verdict import Change
 from indexmem.results.comparison import holm, paired_difference
@@ -24,7 +24,6 @@ from indexmem.results.units import Floats, Labels
 FAMILIES = 2
 
 Groups = Mapping[str, str]  # sample -> the group that it belongs to, where it is not one of its own
-NO_GROUPS: Groups = MappingProxyType({})
 Tail = Callable[[Floats, Labels | None], float]
 
 
@@ -82,36 +81,55 @@ class Pair:
         )
 
 
-def cell_pairs(
-    suite: str,
-    tonight: NightScores,
-    earlier: Sequence[NightScores],
-    groups: Groups = NO_GROUPS,
-    older: Sequence[NightScores] = (),
-) -> list[Pair]:
-    """One pair for each cell that some earlier night has, too."""
-    pairs = []
-    for cell, scores in sorted(tonight.items()):
-        before, long_ago = ([night.get(cell, {}) for night in nights] for nights in (earlier, older))
-        pairs.append(_pair((suite, *cell[:3]), scores, before, groups, long_ago))
-    return [pair for pair in pairs if len(pair.scores_SN)]
+@dataclass(frozen=True)
+class SuiteNights:
+    """A suite's scores tonight, on the nights that it is compared with, and on older ones, which tell of the spread."""
+
+    suite: str
+    tonight: NightScores
+    earlier: Sequence[NightScores]
+    groups: Groups = field(default_factory=dict)
+    older: Sequence[NightScores] = ()
+
+    def method_pairs(self) -> list[Pair]:
+        """One pair for each method, over its cells that some earlier night has, too."""
+        known = sorted(cell for cell in self.tonight if any(cell in night for night in self.earlier))
+        pairs = []
+        for method in dict.fromkeys(cell.method for cell in known):
+            cells = [cell for cell in known if cell.method == method]
+            pairs.append(self._pair(method, None, None, partial(over_cells, cells=cells)))
+        return [pair for pair in pairs if len(pair.scores_SN)]
+
+    def cell_pairs(self) -> list[Pair]:
+        """One pair for each cell that some earlier night has, too."""
+        pairs = [self._pair(*cell[:3], partial(_of_cell, cell=cell)) for cell in sorted(self.tonight)]
+        return [pair for pair in pairs if len(pair.scores_SN)]
+
+    def _pair(
+        self,
+        method: str,
+        budget: str | None,
+        benchmark: str | None,
+        scores: Callable[[NightScores], Mapping[str, float]],
+    ) -> Pair:
+        """`scores`: a night -> its score of each sample."""
+        tonight, earlier = scores(self.tonight), list(map(scores, self.earlier))
+        samples = common_samples(tonight, earlier)
+        owners = np.array([self.groups.get(sample, sample) for sample in samples])
+        older_SN = columns(samples, list(map(scores, self.older)))
+        sides_SN = scores_by_night(tonight, earlier)
+        return Pair(self.suite, method, budget, benchmark, sides_SN, owners, older_SN)
 
 
-def method_pairs(
-    suite: str,
-    tonight: NightScores,
-    earlier: Sequence[NightScores],
-    groups: Groups = NO_GROUPS,
-    older: Sequence[NightScores] = (),
-) -> list[Pair]:
-    """One pair for each method, over its cells that some earlier night has, too."""
-    known = sorted(cell for cell in tonight if any(cell in night for night in earlier))
-    pairs = []
-    for method in dict.fromkeys(cell.method for cell in known):
-        cells = [cell for cell in known if cell.method == method]
-        before, long_ago = ([over_cells(night, cells) for night in nights] for nights in (earlier, older))
-        pairs.append(_pair((suite, method, None, None), over_cells(tonight, cells), before, groups, long_ago))
-    return [pair for pair in pairs if len(pair.scores_SN)]
+def families_of(suites: Sequence[SuiteNights]) -> list[list[Pair]]:
+    """The two families over all suites: cells, methods."""
+    cells, methods = [], []
+    for suite in suites:
+        over_all = suite.method_pairs()
+        spreads = {pair.method: pair.wander().spread for pair in over_all}
+        methods += over_all
+        cells += [replace(pair, least_spread=spreads.get(pair.method, 0.0)) for pair in suite.cell_pairs()]
+    return [cells, methods]
 
 
 def regressions(families: Sequence[Sequence[Pair]], config: CompareConfig) -> list[Change]:
@@ -120,44 +138,12 @@ def regressions(families: Sequence[Sequence[Pair]], config: CompareConfig) -> li
 
 
 def improvements(families: Sequence[Sequence[Pair]], config: CompareConfig) -> list[Change]:
-    """What is better than before, by the same rules."""
+    """What is better than before: as `regressions`, with the signs turned."""
     return _moved(families, config, upper_tail, 1)
 
 
-def families_of(
-    tonight: Mapping[str, NightScores],
-    earlier: Sequence[Mapping[str, NightScores]],
-    groups: Mapping[str, Groups] = MappingProxyType({}),
-    older: Sequence[Mapping[str, NightScores]] = (),
-) -> list[list[Pair]]:
-    """The two families over all suites: cells, methods. All arguments map suites, to scores or to samples' groups.
-
-    Tonight is compared with `earlier` nights; how far nights are from each other, `older` ones tell, too.
-    """
-    cells, methods = [], []
-    for suite, scores in tonight.items():
-        before, long_ago = ([night.get(suite, {}) for night in nights] for nights in (earlier, older))
-        owners = groups.get(suite, NO_GROUPS)
-        over_all = method_pairs(suite, scores, before, owners, long_ago)
-        spreads = {pair.method: pair.wander().spread for pair in over_all}
-        methods += over_all
-        cells += [
-            replace(pair, least_spread=spreads.get(pair.method, 0.0))
-            for pair in cell_pairs(suite, scores, before, owners, long_ago)
-        ]
-    return [cells, methods]
-
-
-def _pair(
-    names: tuple[str, str, str | None, str | None],
-    tonight: Mapping[str, float],
-    earlier: Sequence[Mapping[str, float]],
-    groups: Groups,
-    older: Sequence[Mapping[str, float]],
-) -> Pair:
-    samples = common_samples(tonight, earlier)
-    owners = np.array([groups.get(sample, sample) for sample in samples])
-    return Pair(*names, scores_by_night(tonight, earlier), owners, columns(samples, older))
+def _of_cell(night: NightScores, cell: NightCell) -> Mapping[str, float]:
+    return night.get(cell, {})
 
 
 def _moved(families: Sequence[Sequence[Pair]], config: CompareConfig, tail: Tail, sign: int) -> list[Change]:

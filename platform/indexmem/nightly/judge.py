@@ -1,4 +1,4 @@
-"""From the rows on disk to a verdict. Reads nights, starts nothing, and says the same however often it is asked."""
+"""From the rows on disk to a verdict. Only reads: judging a night again gives an equal verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexmem.config.nightly import NightlySpec
-from indexmem.nightly.compare import Pair, families_of, improvements, regressions
+from indexmem.nightly.compare import Pair, SuiteNights, families_of, improvements, regressions
 from indexmem.nightly.drive import step_ending
 from indexmem.nightly.night import Night, NightRecord
 from indexmem.nightly.rows import NightScores, Speeds, groups_of, read_suite_rows, scores_of, slowdowns, speeds_of
@@ -51,11 +51,18 @@ def judge(
     suites = list(dict.fromkeys(step.suite for step in steps))
     tonight = NightRows.read(night, suites)
     earlier = [NightRows.read(other, suites) for other in reference]
+    long_ago = [NightRows.read(other, suites).scores for other in older]
     families = families_of(
-        tonight.scores,
-        [rows.scores for rows in earlier],
-        tonight.groups,
-        [NightRows.read(other, suites).scores for other in older],
+        [
+            SuiteNights(
+                suite,
+                scores,
+                [rows.scores[suite] for rows in earlier],
+                tonight.groups[suite],
+                [night[suite] for night in long_ago],
+            )
+            for suite, scores in tonight.scores.items()
+        ]
     )
     cells, methods = families
     record = night.record()

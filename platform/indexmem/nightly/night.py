@@ -84,7 +84,7 @@ class Night:
         return self.folder / name
 
     def make_suite(self, name: str) -> Path:
-        """The same, created, with the trained modules where all suites find them."""
+        """Make the run root of a suite, with a link to the night's trained modules, which its suites share."""
         folder = self.suite(name)
         folder.mkdir(parents=True, exist_ok=True)
         (self.folder / MODULES).mkdir(exist_ok=True)
@@ -112,14 +112,14 @@ class Night:
 
 
 def _read(kind: type[Stored], path: Path) -> Stored | None:
-    """None where there is no such file, or one that does not hold what was written: what it told of is done again."""
+    """The stored record; None if the file is missing or damaged, and what it recorded is then done again."""
     if not path.is_file():
         return None
     try:
         return kind.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        told = f"{path} is damaged ({error.errors()[0]['msg']}) and counts as missing."
-        warnings.warn(told, RuntimeWarning, stacklevel=3)
+        message = f"{path} is damaged ({error.errors()[0]['msg']}) and counts as missing."
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
         return None
 
 

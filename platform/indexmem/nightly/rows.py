@@ -23,7 +23,7 @@ ROW_COLUMNS = (
 
 
 class NightCell(NamedTuple):
-    """What is compared between nights. Unlike a cell's id it says nothing of weights and code, which nights renew."""
+    """What is compared between nights. Weights and code, which every night renews, are no part of it."""
 
     method: str
     budget: str

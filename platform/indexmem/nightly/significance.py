@@ -79,7 +79,7 @@ class Wander:
     """How far tonight is from the mean of the nights before, and how far these are from each other."""
 
     gap: float
-    spread: float  # standard deviation of one night's level; 0 with a single earlier night, whose spread nobody knows
+    spread: float  # standard deviation of one night's level; 0 with a single earlier night, from which none can be told
     nights: int  # that tonight is compared with
     known: int  # that tell the spread
 

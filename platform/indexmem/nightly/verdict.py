@@ -1,4 +1,4 @@
-"""What a night says in the morning, as data: written once, read by pages, MLflow, webhook and later nights."""
+"""The outcome of a night as data: written once, read by pages, MLflow, the webhook and later nights."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class SuiteOutcome(Section):
 
 
 class NightVerdict(Section):
-    """The outcome of one night."""
+    """What is stored as verdict.json."""
 
     nightly: str
     date: dt.date

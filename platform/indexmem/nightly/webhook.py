@@ -1,4 +1,4 @@
-"""The verdict as a JSON POST, to an address that only the environment knows: it may hold a secret."""
+"""The verdict as a JSON POST. The address comes from the environment alone, since it may hold a secret."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def notify(verdict: NightVerdict, night: Night) -> bool:
         with urllib.request.urlopen(request, timeout=SECONDS):
             pass
     except (OSError, ValueError, urllib.error.URLError) as error:
-        # The address stays unnamed, and so does what urllib says of it.
+        # Neither the address nor urllib's message, which may quote it, is shown.
         reason = getattr(error, "code", None) or type(error).__name__
         warnings.warn(f"The address in {VARIABLE} did not take the verdict ({reason}).", RuntimeWarning, stacklevel=2)
         return False
