@@ -38,7 +38,7 @@ from indexmem.distill.module import DistillModule
 from indexmem.distill.trainees.base import StepContext
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.models.backbone import Backbone
-from indexmem.tracking.provenance import provenance
+from indexmem.provenance import provenance
 
 WARM_STEPS, MEASURED_STEPS = 3, 6  # of a loop
 DOCUMENT_WINDOWS = 300  # a stream's buffer and some more

@@ -12,8 +12,7 @@ import argparse
 import time
 
 from indexmem.config.load import load
-from indexmem.distill.history import History
-from indexmem.distill.loop import STATE, LocalContext, distill
+from indexmem.distill.local import distill_here
 from indexmem.distill.runs import DistillRun
 
 
@@ -26,12 +25,7 @@ def main() -> None:
     run = DistillRun.of(experiment)
     if not run.finished:
         began = time.monotonic()
-        context = LocalContext(run.folder / "alone")
-        context.folder.mkdir(parents=True, exist_ok=True)
-        distill(experiment, context, History(run.history, span=experiment.distill.checkpoint_every))
-        newest = context.restore()
-        assert newest is not None, "training ends with a checkpoint"
-        run.finish(newest, leave_out=(STATE,))
+        distill_here(experiment, run)
         print(f"{experiment.distill.schedule.steps} steps in {time.monotonic() - began:.0f} s")
     print(run.final)
 

@@ -23,7 +23,7 @@ from indexmem.evaluate.grid import plan
 from indexmem.evaluate.local import evaluate_units
 from indexmem.evaluate.progress import Progress
 from indexmem.evaluate.worker import Worker
-from indexmem.tracking.provenance import provenance
+from indexmem.provenance import provenance
 
 
 def part_of(text: str) -> tuple[int, int]:

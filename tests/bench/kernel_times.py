@@ -30,7 +30,7 @@ from indexmem.eviction.indexer import Features, Indexer, IndexerShape
 from indexmem.eviction.streaming import causal_max
 from indexmem.models.rereading import Readings, Reread
 from indexmem.models.sequence_attention import attend_with_lse
-from indexmem.tracking.provenance import provenance
+from indexmem.provenance import provenance
 
 INDEXER_HEADS, INDEXER_DIM = 8, 16
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from indexmem.commands.distill import check_distill
 from indexmem.config.load import load, validate, with_overrides
+from indexmem.distill.checks import check_distill
 from indexmem.errors import UserError
 
 REPOSITORY = Path(__file__).parents[2]

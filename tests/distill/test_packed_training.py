@@ -5,9 +5,9 @@ import torch
 from tiny_models import random_ids, tiny_backbone, tiny_config
 from tiny_tokenizers import TEXT, tiny_tokenizer
 
-from indexmem.commands.distill import check_distill
 from indexmem.config.load import validate, with_overrides
 from indexmem.config.schema import ModelConfig
+from indexmem.distill.checks import check_distill
 from indexmem.distill.module import DistillModule
 from indexmem.distill.trainees.base import StepContext
 from indexmem.distill.trainees.registry import make_trainees

@@ -28,7 +28,7 @@ from indexmem.cluster.job_server import follow, job_exit_code
 from indexmem.config.load import load
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import plan
-from indexmem.tracking.provenance import provenance
+from indexmem.provenance import provenance
 
 pytestmark = pytest.mark.ray
 

@@ -15,7 +15,7 @@ import indexmem
 from indexmem.cluster.upload import SPEC, Upload
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
-from indexmem.tracking.provenance import COMMIT_VARIABLE, provenance
+from indexmem.provenance import COMMIT_VARIABLE, provenance
 
 PACKAGE = Path(indexmem.__file__).parent
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -14,18 +14,9 @@ from indexmem.commands.training import (
 )
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
-from indexmem.distill.data import WindowStream
-from indexmem.distill.loop import begin_with
-from indexmem.distill.runs import DistillRun
-from indexmem.distill.trainees.registry import make_trainees
-from indexmem.errors import UserError
-from indexmem.eviction.checkpoint import check_geometry, read_config
+from indexmem.distill.checks import check_distill
+from indexmem.eviction.checkpoint import read_config
 from indexmem.files import check_writable
-from indexmem.models.assets import modules_folder
-from indexmem.models.backbone import check_packing, inspect, load_tokenizer
-from indexmem.models.geometry import Geometry
-from indexmem.models.prompt import encode
-from indexmem.models.rereading import LEAD_IN, most_read_again
 from indexmem.progress.view import ProgressView, say
 from indexmem.tracking.mlflow_sink import MlflowSink
 
@@ -64,49 +55,3 @@ def distill_spec(experiment: Experiment, *, dry_run: bool = False, address: str 
     trained = read_config(run.final)["trained"]
     say(f"trained {trained['step']} steps, {describe_losses(history)}: {run.final}")
     return 0
-
-
-def check_distill(experiment: Experiment) -> DistillRun:
-    """All that can be wrong with a training spec, found before Ray starts."""
-    geometry = inspect(experiment.model)
-    config = experiment.distill
-    if config.length > geometry.max_positions:
-        raise UserError(
-            f"distill.length={config.length} is more than the model's context of {geometry.max_positions} tokens. "
-            f"Use distill.length={geometry.max_positions} or less."
-        )
-    if config.length <= experiment.target.sinks + 1:
-        raise UserError(
-            f"distill.length={config.length} leaves no tokens after target.sinks={experiment.target.sinks}."
-        )
-    if not config.texts:
-        raise UserError("distill.texts is empty. Example: distill.texts='[king-james]'")
-    tokenizer = load_tokenizer(experiment.model)
-    again = 0
-    if experiment.target.source == "reconstruction":
-        again = _check_second_reading(experiment, geometry, len(encode(tokenizer, experiment.target.request)))
-    if config.packing or again:
-        check_packing(experiment.model, config.length, again)
-    WindowStream.of(config, tokenizer).check()
-    if config.start_from is not None:
-        folder = modules_folder(config.start_from)
-        check_geometry(folder, geometry)
-        begin_with(folder, make_trainees(experiment, geometry))
-    return DistillRun.of(experiment)
-
-
-def _check_second_reading(experiment: Experiment, geometry: Geometry, request: int) -> int:
-    """Positions that it takes at most. Raises UserError where the model has fewer."""
-    length, chunk, most = experiment.distill.length, experiment.target.chunk, geometry.max_positions
-    again = most_read_again(length, request, chunk)
-    if length + again > most:
-        smaller_chunk, smaller_length = most - length - request - LEAD_IN, most - chunk - request - LEAD_IN
-        if smaller_length <= chunk:  # then a text is a single chunk
-            smaller_length = max(1, min(chunk, (most - request) // 2))
-        or_chunk = f", or target.chunk={smaller_chunk} or less" if smaller_chunk > 0 else ""
-        raise UserError(
-            f"target.source=reconstruction reads texts twice: distill.length={length} and target.chunk={chunk} reach "
-            f"{length + again} positions, and the model's context has {most} tokens. "
-            f"Use distill.length={smaller_length} or less{or_chunk}."
-        )
-    return again

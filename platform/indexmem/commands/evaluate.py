@@ -14,10 +14,10 @@ from indexmem.eviction.footprint import Footprint
 from indexmem.eviction.methods.simple import FullCache
 from indexmem.files import check_writable
 from indexmem.progress.view import ProgressView, say
+from indexmem.provenance import provenance
 from indexmem.tracking.links import grid_links
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.tracking.mlflow_store import public
-from indexmem.tracking.provenance import provenance
 
 
 def evaluate_spec(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:

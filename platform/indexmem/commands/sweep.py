@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from indexmem.cluster.connection import ray_cluster, wait_for_nodes, workers_on
-from indexmem.commands.distill import check_distill
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
+from indexmem.distill.checks import check_distill
 from indexmem.errors import UserError
 from indexmem.files import check_writable
 from indexmem.locks.leases import hold
 from indexmem.progress.view import ProgressView, say
+from indexmem.provenance import provenance
 from indexmem.results.sweeps import FAILED, Sweep, Trial
 from indexmem.sweep.ledger import Ledger
 from indexmem.sweep.picture import write_sweep_report
@@ -24,7 +25,6 @@ from indexmem.sweep.progress import SweepProgress
 from indexmem.sweep.proposals import Proposer
 from indexmem.sweep.trial import evaluates, trains
 from indexmem.tracking.mlflow_sink import MlflowSink
-from indexmem.tracking.provenance import provenance
 
 PUBLISH_SECONDS = 60.0  # between two looks at what MLflow lacks, while a sweep runs
 

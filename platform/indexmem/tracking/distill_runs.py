@@ -16,9 +16,9 @@ from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus, R
 
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import content_hash, flatten
+from indexmem.provenance import provenance
 from indexmem.tracking.mlflow_runs import NOTE_TAG, TRAINING_VIEW, Runs
 from indexmem.tracking.naming import MAX_PARAM, clip, metric_name, model_name, value_text
-from indexmem.tracking.provenance import provenance
 from indexmem.tracking.run_tags import common_tags, published_spec
 
 DISTILL_TAG, SPEC_TAG = "indexmem.distill_id", "indexmem.spec_id"

@@ -15,7 +15,7 @@ COMMIT_VARIABLE = "INDEXMEM_GIT_COMMIT"
 DIRTY = "-dirty"
 GIT_SECONDS = 5.0
 
-_SOURCE = Path(__file__).resolve().parents[1]  # the package folder: its files decide what a run computes
+_SOURCE = Path(__file__).resolve().parent  # the package folder: its files decide what a run computes
 
 
 def provenance() -> dict[str, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from indexmem.provenance import COMMIT_VARIABLE, provenance
 from indexmem.tracking import provenance as module
-from indexmem.tracking.provenance import COMMIT_VARIABLE, provenance
 
 
 @pytest.fixture
@@ -60,7 +60,5 @@ def test_without_git_nothing_fails(checkout: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_it_imports_no_torch() -> None:
-    code = (
-        "import sys; from indexmem.tracking.provenance import provenance; provenance(); print('torch' in sys.modules)"
-    )
+    code = "import sys; from indexmem.provenance import provenance; provenance(); print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
