@@ -1,0 +1,234 @@
+"""The front door for scripts and notebooks: one call each to train, to evaluate and to compare.
+
+    import indexmem
+
+    result = indexmem.run_grid("testbed", methods=["full", "indexer", "keydiff"], benchmarks=["niah_multikey_1"],
+                               ratios=[0.5, 0.9], samples=4, length=1024, modules="testbed-modules")
+    print(result.table())
+
+Both `train_modules` and `run_grid` make a spec (`config.schema.Experiment`) of their arguments and go the way of the
+commands: the same checks, names, store and statistics. What is stored already is not computed again. Without
+`on_ray`, everything happens in this process.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from tqdm.auto import tqdm
+
+from indexmem.config.load import load, with_settings
+from indexmem.config.schema import MEAN, Experiment
+from indexmem.config.spec import run_root
+from indexmem.errors import UserError
+from indexmem.files import check_writable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from indexmem.evaluate.grid import GridPlan
+
+Named = str | Mapping[str, Any]  # 'snapkv', or {'name': 'snapkv', 'params': {'window_size': 32}}
+
+
+@dataclass(frozen=True)
+class TrainedModules:
+    """What a training wrote."""
+
+    folder: Path  # for `modules=` of `run_grid`, `indexer.checkpoint` of a spec, and presses
+    history: pd.DataFrame  # a row for each step: lr, losses, gradient norms, tokens per second
+
+
+@dataclass(frozen=True)
+class GridResult:
+    """The stored rows of a grid, and what is said of them."""
+
+    experiment: Experiment
+    plan: GridPlan
+    rows: pa.Table  # one for each sample and cell: results/schema.py
+
+    @property
+    def failed(self) -> int:
+        """Rows that failed; the column `error_message` says why. The same call tries them again."""
+        return sum(status != "ok" for status in self.rows["status"].to_pylist())
+
+    def table(self) -> str:
+        """Methods by budget, as the commands print it: means over benchmarks in %, with intervals and who leads."""
+        from indexmem.report.tables import comparison_table
+
+        return comparison_table(self.rows)
+
+    def frame(self) -> pd.DataFrame:
+        """Every cell's mean with its 95% interval, in [0, 1], `n` and standing; `benchmark` is 'mean' for all."""
+        import pandas as pd
+
+        from indexmem.report.csvs import comparison_csv
+
+        return pd.read_csv(io.StringIO(comparison_csv(self.rows)))
+
+    def report(self, *, images: bool = False) -> Path:
+        """Write the report, one HTML file that opens offline, its numbers as CSV and LaTeX, and perhaps its charts."""
+        from indexmem.commands.grid_results import write_grid_report
+
+        return write_grid_report(self.experiment, self.plan, self.rows, images=images)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return f"<pre>{self.table()}</pre>"
+
+
+def train_modules(
+    model: str | Path | None = None,
+    *,
+    texts: Sequence[Named] | None = None,
+    steps: int | None = None,
+    modules: Sequence[str] | None = None,
+    name: str | None = None,
+    spec: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    on_ray: bool = False,
+    progress: bool = True,
+) -> TrainedModules:
+    """Distil modules ('indexer', 'memory', 'locret') for a frozen model; a training that is finished is found again.
+
+    `model` is a built-in name, a folder or a hub id, `texts` as in `distill.texts`. `settings` has any other setting
+    by its dotted name, for example {'distill.length': 1024}; it and the arguments go over what the file `spec` says.
+    A training that was interrupted goes on. Raises UserError for what cannot be trained, before it starts.
+    """
+    from indexmem.distill.checks import check_distill
+    from indexmem.distill.history import History
+
+    said = {"model.id": model, "distill.texts": texts, "distill.schedule.steps": steps, "distill.modules": modules}
+    experiment = _experiment(spec, {"name": name, **said}, settings)
+    if on_ray:
+        from indexmem.commands.distill import distill_spec
+
+        _finished(distill_spec(experiment))
+        run = check_distill(experiment)
+    else:
+        from indexmem.distill.local import distill_here
+
+        run = check_distill(experiment)
+        check_writable(run_root(experiment))
+        total = experiment.distill.schedule.steps
+        with tqdm(total=total, unit="step", desc="training", disable=not progress or run.finished) as bar:
+
+            def watch(rows: Sequence[Mapping[str, Any]]) -> None:
+                bar.set_postfix(loss=f"{rows[-1]['loss']:.4f}" if "loss" in rows[-1] else "", refresh=False)
+                bar.update(rows[-1]["step"] + 1 - bar.n)
+
+            distill_here(experiment, run, watch)
+    import pandas as pd
+
+    return TrainedModules(run.final, pd.DataFrame(History(run.history, experiment.distill.checkpoint_every).read()))
+
+
+def run_grid(
+    model: str | Path | None = None,
+    methods: Sequence[Named] | None = None,
+    benchmarks: Sequence[Named] | None = None,
+    ratios: Sequence[float] | None = None,
+    *,
+    budgets: Sequence[str] | None = None,
+    samples: int | None = None,
+    length: int | None = None,
+    modules: str | Path | TrainedModules | None = None,
+    name: str | None = None,
+    spec: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    on_ray: bool = False,
+    progress: bool = True,
+) -> GridResult:
+    """Evaluate every (method, budget, benchmark) cell on the same samples; only what is not stored yet is computed.
+
+    ratios: shares of the KV cache that are evicted. budgets: tokens kept per head ('512 tokens') or bytes of all that a
+    cell holds ('8 MiB'); given alone, there are no ratios. length: tokens of a sample, its answer included. modules:
+    what the methods 'indexer' and 'indexmem' use: a folder, a shipped name such as 'testbed-modules', or what
+    `train_modules` returned. settings: any other setting by its dotted name, for example {'grid.haystack': 'book.txt'};
+    it and the arguments go over what the file `spec` says.
+
+    An interrupted call loses little: the next one goes on. A method that fails costs its own rows (`GridResult.failed`).
+    Raises UserError for a grid that cannot be evaluated, before it starts.
+    """
+    from indexmem.evaluate.grid import plan
+
+    if budgets is not None and ratios is None:
+        ratios = []
+    grid = {"methods": methods, "benchmarks": benchmarks, "ratios": ratios, "budgets": budgets}
+    said = {f"grid.{key}": value for key, value in {**grid, "samples": samples, "length": length}.items()}
+    checkpoint = modules.folder if isinstance(modules, TrainedModules) else modules
+    experiment = _experiment(spec, {"name": name, "model.id": model, "indexer.checkpoint": checkpoint, **said}, settings)
+    planned = plan(experiment)
+    check_writable(run_root(experiment))
+    if on_ray:
+        from indexmem.commands.evaluate import evaluate_spec
+
+        _finished(evaluate_spec(experiment))
+    else:
+        _evaluate_in_process(experiment, planned, progress)
+    return GridResult(experiment, planned, planned.store.read(planned.partitions, cell_ids=planned.cell_ids))
+
+
+def compare(result: GridResult, method: str, baseline: str) -> pd.DataFrame:
+    """How far `method` is ahead of `baseline`, by budget and benchmark ('mean' for all), on samples that both answered.
+
+    Columns: budget, benchmark, difference with its 95% interval (low, high), in points of 100, p (of a paired test) and
+    n (independent samples, or groups of them). Raises UserError where the grid has no such method.
+    """
+    import pandas as pd
+
+    from indexmem.results.summary import summarise
+
+    summary = summarise(result.rows)
+    for wanted in (method, baseline):
+        if wanted not in summary.methods:
+            raise UserError(f"The grid has no method '{wanted}'. It has: {', '.join(summary.methods)}.")
+    lines = []
+    for budget in summary.budgets:
+        for benchmark in (MEAN, *summary.benchmarks):
+            found = summary.difference((method, budget), (baseline, budget), benchmark)
+            if found is not None:
+                points = {"difference": 100 * found.mean, "low": 100 * found.low, "high": 100 * found.high}
+                lines.append({"budget": str(budget), "benchmark": benchmark, **points, "p": found.p_value, "n": found.n})
+    return pd.DataFrame(lines, columns=["budget", "benchmark", "difference", "low", "high", "p", "n"])
+
+
+def _experiment(
+    spec: str | Path | None, arguments: Mapping[str, Any], settings: Mapping[str, Any] | None
+) -> Experiment:
+    """The file, then the arguments that were given, then the settings. Raises UserError that names what is wrong."""
+    base = load(spec) if spec is not None else Experiment()
+    said = {key: _plain(value) for key, value in {**arguments, **(settings or {})}.items() if value is not None}
+    return with_settings(base, said, "indexmem")
+
+
+def _plain(value: Any) -> Any:
+    """As a spec file would say it."""
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _evaluate_in_process(experiment: Experiment, planned: GridPlan, progress: bool) -> None:
+    from indexmem.evaluate.local import evaluate_here
+    from indexmem.provenance import provenance
+
+    todo = sum(int(missing_SC.sum()) for missing_SC in planned.missing().values())
+    if not todo:
+        return
+    with tqdm(total=planned.row_count, unit="row", desc=experiment.name, disable=not progress) as bar:
+        for state in evaluate_here(experiment, planned, provenance()):
+            if state.failed:
+                bar.set_postfix(failed=state.failed, refresh=False)
+            bar.update(state.done - bar.n)
+
+
+def _finished(code: int) -> None:
+    """Of a command on Ray: a run that a signal has ended is no result."""
+    if code >= 128:
+        raise KeyboardInterrupt(f"stopped by signal {code - 128}; the same call goes on from here")
