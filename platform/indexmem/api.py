@@ -14,7 +14,8 @@ commands: the same checks, names, store and statistics. What is stored already i
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,13 +99,17 @@ def train_modules(
 
     `model` is a built-in name, a folder or a hub id, `texts` as in `distill.texts`. `settings` has any other setting
     by its dotted name, for example {'distill.length': 1024}; it and the arguments go over what the file `spec` says.
-    A training that was interrupted goes on. Raises UserError for what cannot be trained, before it starts.
+    `steps` shortens or stretches all stages of the learning rate. A training that was interrupted goes on. Raises
+    UserError for what cannot be trained, before it starts.
     """
     from indexmem.distill.checks import check_distill
     from indexmem.distill.history import History
 
-    said = {"model.id": model, "distill.texts": texts, "distill.schedule.steps": steps, "distill.modules": modules}
-    experiment = _experiment(spec, {"name": name, **said}, settings)
+    said = {"name": name, "model.id": model, "distill.texts": texts, "distill.modules": modules}
+    experiment = _experiment(spec, said, settings)
+    if steps is not None:
+        stages = experiment.distill.schedule.in_steps(steps)
+        experiment = with_settings(experiment, {"distill.schedule": stages}, "indexmem")
     if on_ray:
         from indexmem.commands.distill import distill_spec
 
@@ -122,7 +127,8 @@ def train_modules(
                 bar.set_postfix(loss=f"{rows[-1]['loss']:.4f}" if "loss" in rows[-1] else "", refresh=False)
                 bar.update(rows[-1]["step"] + 1 - bar.n)
 
-            distill_here(experiment, run, watch)
+            with _one_bar():
+                distill_here(experiment, run, watch)
     import pandas as pd
 
     return TrainedModules(run.final, pd.DataFrame(History(run.history, experiment.distill.checkpoint_every).read()))
@@ -152,8 +158,8 @@ def run_grid(
     `train_modules` returned. settings: any other setting by its dotted name, for example {'grid.haystack': 'book.txt'};
     it and the arguments go over what the file `spec` says.
 
-    An interrupted call loses little: the next one goes on. A method that fails costs its own rows (`GridResult.failed`).
-    Raises UserError for a grid that cannot be evaluated, before it starts.
+    An interrupted call loses little: the next one goes on. A method that fails costs its own rows, see
+    `GridResult.failed`. Raises UserError for a grid that cannot be evaluated, before it starts.
     """
     from indexmem.evaluate.grid import plan
 
@@ -162,7 +168,8 @@ def run_grid(
     grid = {"methods": methods, "benchmarks": benchmarks, "ratios": ratios, "budgets": budgets}
     said = {f"grid.{key}": value for key, value in {**grid, "samples": samples, "length": length}.items()}
     checkpoint = modules.folder if isinstance(modules, TrainedModules) else modules
-    experiment = _experiment(spec, {"name": name, "model.id": model, "indexer.checkpoint": checkpoint, **said}, settings)
+    of_model = {"name": name, "model.id": model, "indexer.checkpoint": checkpoint}
+    experiment = _experiment(spec, of_model | said, settings)
     planned = plan(experiment)
     check_writable(run_root(experiment))
     if on_ray:
@@ -193,8 +200,8 @@ def compare(result: GridResult, method: str, baseline: str) -> pd.DataFrame:
         for benchmark in (MEAN, *summary.benchmarks):
             found = summary.difference((method, budget), (baseline, budget), benchmark)
             if found is not None:
-                points = {"difference": 100 * found.mean, "low": 100 * found.low, "high": 100 * found.high}
-                lines.append({"budget": str(budget), "benchmark": benchmark, **points, "p": found.p_value, "n": found.n})
+                points = (100 * found.mean, 100 * found.low, 100 * found.high)
+                lines.append((str(budget), benchmark, *points, found.p_value, found.n))
     return pd.DataFrame(lines, columns=["budget", "benchmark", "difference", "low", "high", "p", "n"])
 
 
@@ -221,7 +228,7 @@ def _evaluate_in_process(experiment: Experiment, planned: GridPlan, progress: bo
     todo = sum(int(missing_SC.sum()) for missing_SC in planned.missing().values())
     if not todo:
         return
-    with tqdm(total=planned.row_count, unit="row", desc=experiment.name, disable=not progress) as bar:
+    with tqdm(total=planned.row_count, unit="row", desc=experiment.name, disable=not progress) as bar, _one_bar():
         for state in evaluate_here(experiment, planned, provenance()):
             if state.failed:
                 bar.set_postfix(failed=state.failed, refresh=False)
@@ -232,3 +239,17 @@ def _finished(code: int) -> None:
     """Of a command on Ray: a run that a signal has ended is no result."""
     if code >= 128:
         raise KeyboardInterrupt(f"stopped by signal {code - 128}; the same call goes on from here")
+
+
+@contextmanager
+def _one_bar() -> Iterator[None]:
+    """Within, transformers shows no bar of its own for the weights that it loads."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -1,4 +1,4 @@
-"""Libraries that only some commands need, by the extra that brings them: `pip install 'indexmem[EXTRA]'`."""
+"""Libraries that only some of the package needs, by the extra that brings them: `pip install 'indexmem[EXTRA]'`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from indexmem.errors import UserError
 
 
 class MissingExtra(UserError, ImportError):
-    """A library that is not installed. The message says what to type."""
+    """A library is not installed. The message says what to type."""
 
 
 def need(extra: str, *libraries: str) -> None:
-    """Called by a module before it imports `libraries`. Raises MissingExtra that names the extra, if one is absent."""
-    absent = [library for library in libraries if find_spec(library) is None]
-    if absent:
-        raise MissingExtra(f"{' and '.join(absent)} cannot be imported. Type: pip install 'indexmem[{extra}]'")
+    """Raises MissingExtra, which names the extra, if one of the libraries is not installed. Imports none of them."""
+    if absent := [library for library in libraries if find_spec(library) is None]:
+        raise missing(extra, " and ".join(absent))
+
+
+def missing(extra: str, library: str) -> MissingExtra:
+    """The error for a library that could not be imported."""
+    return MissingExtra(f"{library} is not installed. Type: pip install 'indexmem[{extra}]'")

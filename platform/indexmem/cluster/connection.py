@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from indexmem.errors import UserError
+from indexmem.extras import need
+
+need("ray", "ray")
 
 # Ray Train polls its workers every 2 s by default and makes each report() wait for it.
 TRAIN_POLL_SECONDS = "0.5"

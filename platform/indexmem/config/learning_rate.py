@@ -37,6 +37,12 @@ class LearningRateConfig(Section):
         progress = min(1.0, into_decay / self.decay)
         return self.peak_lr + (self.final_lr - self.peak_lr) * progress
 
+    def in_steps(self, steps: int) -> dict[str, int]:
+        """Stages in the same proportions that take `steps` steps together, as settings of this section."""
+        warmup = steps * self.warmup // self.steps
+        decay = steps * self.decay // self.steps if self.kind == "wsd" else 0
+        return {"warmup": warmup, "stable": steps - warmup - decay, "decay": decay}
+
     @model_validator(mode="after")
     def _at_least_one_step(self) -> LearningRateConfig:
         if self.steps < 1:

@@ -14,10 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import ray.train
+from indexmem.extras import missing
+
+try:
+    import ray.train
+    from ray.train import Checkpoint, CheckpointConfig, CheckpointUploadMode, FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer, prepare_model
+except ImportError:
+    raise missing("ray", "ray") from None
+
 import torch
-from ray.train import Checkpoint, CheckpointConfig, CheckpointUploadMode, FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer, prepare_model
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import ray
+from indexmem.extras import missing
+
+try:
+    import ray
+except ImportError:
+    raise missing("ray", "ray") from None
 
 from indexmem.cluster.connection import room
 from indexmem.config.schema import GridConfig

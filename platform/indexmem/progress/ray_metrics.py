@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ray.util.metrics import Counter, Gauge, Histogram
+from indexmem.extras import missing
+
+try:
+    from ray.util.metrics import Counter, Gauge, Histogram
+except ImportError:
+    raise missing("ray", "ray") from None
 
 UNIT_SECONDS = [0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000]
 

@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
 
-from rouge import Rouge
-
 Metric = Callable[[str, str, Sequence[str]], float]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -100,6 +98,8 @@ def rouge_of(answer: str, reference: str, kind: str, statistic: str) -> float:
 
     It raises for texts without words and, on very long ones, where its recursion gets too deep.
     """
+    from rouge import Rouge
+
     try:
         scores = Rouge(metrics=[kind], stats=[statistic]).get_scores(answer, reference)
     except Exception:  # whatever it is: that is the published rule

@@ -19,6 +19,7 @@ from indexmem.benchmarks.longbench.templates import TEMPLATES
 from indexmem.benchmarks.rows import BenchmarkRow
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
+from indexmem.extras import need
 from indexmem.models.prompt import PromptFormat
 
 KVPRESS_MORE_TOKENS = 20  # kvpress lets answers be longer, "to avoid cut-offs"
@@ -107,6 +108,7 @@ class LongBenchSet(Benchmark):
 
 
 def _benchmark(key: str, more: bool, path: str, protocol: Protocol, compat: bool, limit: int | None) -> LongBenchSet:
+    need("benchmarks", "rouge", "jieba")  # before anything is evaluated
     """One set; with `more` that of LongBench-E."""
     extra_tokens = KVPRESS_MORE_TOKENS if protocol == "kvpress" else 0
     return LongBenchSet(

@@ -20,6 +20,7 @@ from indexmem.benchmarks.maths.verifier import Verifier
 from indexmem.benchmarks.rows import BenchmarkRow, check_type, rows_of_file, rows_of_hub
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
+from indexmem.extras import need
 from indexmem.files import expanded
 from indexmem.models.prompt import PromptFormat, encode
 
@@ -148,4 +149,5 @@ def aime25(*, path: str = AIME25, max_new_tokens: PositiveInt = 32_000) -> Seque
 
 def math500(*, path: str = MATH500, max_new_tokens: PositiveInt = 32_000) -> Sequence[Benchmark]:
     """MATH500; `path` is a local .jsonl or .parquet file or a hub id."""
+    need("benchmarks", "math_verify")  # before anything is evaluated
     return (Math500(name="math500", problems=Problems(path), max_new_tokens=max_new_tokens, published=500),)

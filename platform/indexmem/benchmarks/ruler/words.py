@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from string import ascii_lowercase, ascii_uppercase
 
-from wonderwords import RandomWord, filter_profanity
+from indexmem.extras import need
 
 
 @cache
@@ -17,6 +17,9 @@ def word_list(category: str) -> tuple[str, ...]:
     """The `wonderwords` list called `category` ("adjective", "noun" or "verb"): single lower-case words, sorted, none
     profane.
     """
+    need("benchmarks", "wonderwords")
+    from wonderwords import RandomWord, filter_profanity
+
     words = filter_profanity(RandomWord().filter(include_categories=[category]))
     return tuple(sorted({word for word in words if re.fullmatch("[a-z]+", word)}))
 
