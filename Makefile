@@ -8,7 +8,7 @@ TORCH_ARGS ?=
 # The testbed, in about three minutes. With SmolLM2, some seven: make quickstart SPEC=sweeps/smoke.yaml
 SPEC ?= sweeps/quickstart.yaml
 
-.PHONY: quickstart test test-slow lint ui assets env clean
+.PHONY: quickstart test test-slow lint docs ui assets env clean
 
 quickstart: env  ## train an indexer, compare it with other methods, write the report
 	$(BIN)/python jobs/distill.py $(SPEC)
@@ -25,6 +25,9 @@ lint: env  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: env  ## the documentation as a site, in site/
+	$(BIN)/python -m mkdocs build --strict
 
 ui: env  ## MLflow at http://127.0.0.1:5000, and where the reports are
 	$(BIN)/indexmem ui

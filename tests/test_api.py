@@ -1,5 +1,6 @@
 """The Python API: the same rows, checks and numbers as the commands, in this process."""
 
+import html
 import json
 
 import pytest
@@ -18,7 +19,7 @@ def questions(tmp_path_factory):
     path = tmp_path_factory.mktemp("own") / "own.jsonl"
     rows = [
         {"context": f"Key {n} is {n}{n}{n}. " + "The grass is green. " * 20, "question": f"What is key {n}?",
-         "answer_prefix": "It is", "answers": [f"{n}{n}{n}"], "metric": "any"}
+         "answer_prefix": "It is", "answers": [f"{n}{n}{n}"], "metric": "contains_any"}
         for n in range(3)
     ]  # fmt: skip
     path.write_text("\n".join(map(json.dumps, rows)))
@@ -63,7 +64,8 @@ def test_table_and_frame_say_what_the_summary_says(result):
     summary = summarise(result.rows)
     table, frame = result.table(), result.frame()
     assert all(name in table for name in ("full cache", "keydiff", SNAPKV))
-    assert table in result._repr_html_()
+    assert repr(result) == table
+    assert html.unescape(result._repr_html_()) == f"<pre>{table}</pre>"
     for (method, budget, benchmark), cell in summary.cells.items():
         line = frame[(frame.method == method) & (frame.budget == str(budget)) & (frame.benchmark == benchmark)]
         assert line["mean"].item() == pytest.approx(cell.mean, abs=1e-6)
@@ -120,9 +122,9 @@ def test_comparing_what_was_not_evaluated_is_a_mistake(result):
 
 
 def test_steps_keep_the_shape_of_the_schedule():
-    from indexmem.config.schedule import ScheduleConfig
+    from indexmem.config.learning_rate import LearningRateConfig
 
-    schedule = ScheduleConfig(warmup=10, stable=60, decay=30)
+    schedule = LearningRateConfig(warmup=10, stable=60, decay=30)
     assert schedule.in_steps(50) == {"warmup": 5, "stable": 30, "decay": 15}
     assert sum(schedule.in_steps(7).values()) == 7
-    assert ScheduleConfig(kind="constant", warmup=0, stable=9).in_steps(4) == {"warmup": 0, "stable": 4, "decay": 0}
+    assert LearningRateConfig(kind="constant", warmup=0, stable=9).in_steps(4) == {"warmup": 0, "stable": 4, "decay": 0}

@@ -62,7 +62,7 @@ def test_images_have_the_ray_and_python_that_the_package_asks_for(cluster):
 
 def test_every_node_installs_the_package_and_sees_the_shared_folder(cluster):
     for commands in ("head_setup_commands", "worker_setup_commands"):
-        assert any("--editable '/home/ray/indexmem[gpu]'" in command for command in cluster[commands])
+        assert any("--editable '/home/ray/indexmem[all,gpu]'" in command for command in cluster[commands])
     assert cluster["file_mounts"]["/home/ray/indexmem"] == "."
     assert "gpu" in project()["optional-dependencies"]
     for commands in ("head_start_ray_commands", "worker_start_ray_commands"):

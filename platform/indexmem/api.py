@@ -13,6 +13,7 @@ commands: the same checks, names, store and statistics. What is stored already i
 
 from __future__ import annotations
 
+import html
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ class TrainedModules:
     history: pd.DataFrame  # a row for each step: lr, losses, gradient norms, tokens per second
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GridResult:
     """The stored rows of a grid, and what is said of them."""
 
@@ -78,9 +79,12 @@ class GridResult:
 
         return write_grid_report(self.experiment, self.plan, self.rows, images=images)
 
+    def __repr__(self) -> str:
+        return self.table()
+
     def _repr_html_(self) -> str:
-        """For notebooks."""
-        return f"<pre>{self.table()}</pre>"
+        """For notebooks, where columns must stay aligned."""
+        return f"<pre>{html.escape(self.table())}</pre>"
 
 
 def train_modules(

@@ -23,11 +23,12 @@ def test_code_that_travels_names_its_commit_and_installed_code_names_its_own(mon
 
 
 @pytest.mark.parametrize("installer", ["uv", "pip"])
-def test_dependencies_are_those_of_the_package_without_ray_and_without_extras(installer):
-    stated = {Requirement(text).name for text in requires("indexmem") if "extra" not in text}
+def test_dependencies_are_those_of_the_package_with_all_extras_and_without_ray(installer):
+    texts = [text for text in requires("indexmem") if "extra" not in text or "extra == 'all'" in text]
+    stated = {Requirement(text).name for text in texts}
     listed = environment(Path("/staged"), {}, installer=installer)[installer]
     assert {Requirement(text).name for text in listed} == stated - {"ray"}
-    assert "torch" in stated
+    assert {"torch", "mlflow", "plotly", "wonderwords"} <= stated
     assert listed == dependencies()
 
 

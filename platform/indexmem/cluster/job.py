@@ -58,14 +58,15 @@ def environment(
 
 
 def dependencies() -> list[str]:
-    """Requirements of the installed package, without extras and without Ray. Raises UserError when not installed."""
+    """What a job needs, `indexmem[all]` without Ray. Raises UserError when the package is not installed."""
     try:
         stated = [Requirement(text) for text in requires("indexmem") or []]
     except PackageNotFoundError:
         raise UserError(
             "The package is not installed here, so its dependencies are unknown: leave --install out."
         ) from None
-    return sorted(str(each) for each in stated if each.name != "ray" and "extra" not in str(each.marker or ""))
+    needed = [each for each in stated if each.marker is None or each.marker.evaluate({"extra": "all"})]
+    return sorted(str(each).partition(";")[0].strip() for each in needed if each.name not in ("ray", "indexmem"))
 
 
 def parse_variables(texts: Sequence[str]) -> dict[str, str]:
