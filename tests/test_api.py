@@ -107,7 +107,7 @@ def test_modules_trained_here_are_evaluated_here(questions, root, tmp_path):
     [
         ({"methods": ["keydif"]}, "Did you mean 'keydiff'"),
         ({"ratios": [1.5]}, "grid.ratios"),
-        ({"modules": "nowhere"}, "nowhere"),
+        ({"methods": ["indexer"], "modules": "nowhere"}, "nowhere"),
         ({"samples": 0}, "grid.samples"),
     ],
 )

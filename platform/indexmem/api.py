@@ -14,7 +14,6 @@ commands: the same checks, names, store and statistics. What is stored already i
 from __future__ import annotations
 
 import html
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,21 +60,20 @@ class GridResult:
 
     def table(self) -> str:
         """Methods by budget, as the commands print it: means over benchmarks in %, with intervals and who leads."""
-        from indexmem.report.tables import comparison_table
+        from indexmem.results.tables import comparison_table
 
         return comparison_table(self.rows)
 
     def frame(self) -> pd.DataFrame:
         """Every cell's mean with its 95% interval, in [0, 1], `n` and standing; `benchmark` is 'mean' for all."""
-        import pandas as pd
+        from indexmem.results.summary import by_model, summarise
+        from indexmem.results.tables import score_frame
 
-        from indexmem.report.csvs import comparison_csv
-
-        return pd.read_csv(io.StringIO(comparison_csv(self.rows)))
+        return score_frame({model: summarise(rows) for model, rows in by_model(self.rows).items()})
 
     def report(self, *, images: bool = False) -> Path:
         """Write the report, one HTML file that opens offline, its numbers as CSV and LaTeX, and perhaps its charts."""
-        from indexmem.commands.grid_results import write_grid_report
+        from indexmem.commands.report import write_grid_report
 
         return write_grid_report(self.experiment, self.plan, self.rows, images=images)
 

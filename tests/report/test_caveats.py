@@ -9,10 +9,10 @@ import pytest
 from report_rows import make_row, make_rows
 
 from indexmem.commands.report import verdict_text
-from indexmem.report.tables import render_text
 from indexmem.report.verdict import verdict
 from indexmem.results.schema import ROW_SCHEMA
 from indexmem.results.summary import Summary, summarise
+from indexmem.results.tables import render_text
 from indexmem.tracking.note import grid_note
 
 

@@ -12,10 +12,10 @@ from report_rows import MIXED, make_row, make_rows
 from indexmem.config.budget import Budget
 from indexmem.errors import UserError
 from indexmem.report.files import scores_csv
-from indexmem.report.tables import render_text, sample_counts
 from indexmem.report.verdict import budget_list, listing, verdict
 from indexmem.results.schema import FAILED, ROW_SCHEMA
 from indexmem.results.summary import MEAN, summarise
+from indexmem.results.tables import render_text, sample_counts
 
 HALF = Budget.of_ratio(0.5)
 

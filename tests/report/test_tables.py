@@ -12,9 +12,9 @@ from report_rows import METHODS, MIXED, make_row, make_rows
 from indexmem.config.budget import Budget
 from indexmem.report.costs import costs
 from indexmem.report.files import scores_csv
-from indexmem.report.tables import WIDTH, comparison_table
 from indexmem.results.schema import ROW_SCHEMA
 from indexmem.results.summary import summarise
+from indexmem.results.tables import WIDTH, comparison_table
 
 
 @pytest.mark.parametrize("shares", [(0.5,), (0.25, 0.5, 0.75, 0.9), tuple(i / 20 for i in range(1, 20))])

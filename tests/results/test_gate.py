@@ -12,9 +12,9 @@ from indexmem.config.load import with_overrides
 from indexmem.config.schema import Experiment, GridConfig
 from indexmem.errors import UserError
 from indexmem.report.content import gather
-from indexmem.report.tables import comparison_table
 from indexmem.results.gate import check_floor, gated, shortfalls
 from indexmem.results.schema import FAILED, RETENTION_SCHEMA, ROW_SCHEMA
+from indexmem.results.tables import comparison_table
 
 
 def rows_of(scores: dict[str, list[float]], method: str = "full") -> list[dict]:

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from indexmem.commands.training import read_history
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
+from indexmem.distill.history import History
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import GridPlan, plan
 from indexmem.report.html import write_report
-from indexmem.report.tables import comparison_table
 from indexmem.report.verdict import GridVerdict, verdict
 from indexmem.results.gate import Gate, gated
 from indexmem.results.summary import summarise
 from indexmem.results.sweeps import read_sweeps
-from indexmem.tracking.mlflow_sink import MlflowSink
+from indexmem.results.tables import comparison_table
+
+if TYPE_CHECKING:
+    from indexmem.tracking.mlflow_sink import MlflowSink
 
 NOT_RANKED = 4  # exit code: all is evaluated, and the full cache is below grid.full_cache_floor
 
@@ -59,7 +61,7 @@ def write_grid_report(
     retention = grid.store.read(grid.partitions, "retention", cell_ids=grid.cell_ids)
     history: list[dict[str, Any]] = []
     if grid.checkpoint is not None and not experiment.indexer.checkpoint:
-        history = read_history(experiment, DistillRun.of(experiment))
+        history = History(DistillRun.of(experiment).history, experiment.distill.checkpoint_every).read()
     out = report_path(experiment)
     return write_report(
         *(experiment, gate.rows, retention, out, history),

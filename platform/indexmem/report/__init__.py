@@ -1,0 +1,5 @@
+"""Pages, figures and files of results."""
+
+from indexmem.extras import need
+
+need("report", "plotly", "markupsafe")

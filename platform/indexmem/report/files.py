@@ -12,17 +12,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import plotly.graph_objects as go
 
-from indexmem.config.budget import Budget
 from indexmem.report.content import Content, View
 from indexmem.report.costs import Cost
 from indexmem.report.images import write_images
 from indexmem.report.latex import benchmarks_table, budgets_table
 from indexmem.report.panels import all_panels
-from indexmem.results.summary import MEAN, Summary
+from indexmem.results.summary import Summary
+from indexmem.results.tables import score_frame
 
-SCORES = ("model", "method", "budget", "ratio", "benchmark", "mean", "low", "high", "n", "standing")
 ABLATIONS = ("model", "variant", "baseline", "budget", "difference", "low", "high", "n", "p_adjusted")
 
 
@@ -47,12 +47,10 @@ def write_files(content: Content, folder: Path, *, images: bool = False) -> Path
 
 
 def scores_csv(summaries: Mapping[str, Summary]) -> str:
-    """One line per (model, method, budget, benchmark or 'mean'): mean, low, high in [0, 1], n, standing in its column.
-
-    `ratio` is the budget as a number, empty where it is not a share; `n` counts independent samples, or groups of
-    them. A method that lacks too many samples to be ranked has the standing 'unranked' and no numbers.
-    """
-    return _csv(SCORES, (line for model, summary in summaries.items() for line in _scores(model, summary)))
+    """`results.tables.score_frame` as CSV; `ratio` is empty where the budget is not a share."""
+    frame = score_frame(summaries)
+    ratios = frame["ratio"].map(lambda ratio: "" if pd.isna(ratio) else f"{ratio:g}")
+    return frame.assign(ratio=ratios).to_csv(index=False, float_format="%.6f", lineterminator="\n")
 
 
 def costs_csv(views: Sequence[View]) -> str:
@@ -101,21 +99,6 @@ def _figures(content: Content) -> dict[str, go.Figure]:
 def _file_name(text: str) -> str:
     """'Qwen/Qwen3-8B-90%' -> 'Qwen-Qwen3-8B-90'."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
-
-
-def _scores(model: str, summary: Summary) -> Iterable[list[Any]]:
-    for (method, budget, benchmark), cell in summary.listed.items():
-        limits = _numbers(cell.mean, cell.low, cell.high)
-        names = [model, method, str(budget), _ratio(budget), benchmark]
-        yield [*names, *limits, cell.n, summary.standing(method, budget, benchmark)]
-    column = {name: index for index, name in enumerate((MEAN, *summary.benchmarks))}
-    for budget, benchmark in sorted(summary.contests, key=lambda index: (index[0], column[index[1]])):
-        for method in summary.contests[budget, benchmark].lacking:
-            yield [model, method, str(budget), _ratio(budget), benchmark, "", "", "", "", "unranked"]
-
-
-def _ratio(budget: Budget) -> str:
-    return "" if budget.ratio is None else f"{budget.ratio:g}"
 
 
 def _numbers(*values: float) -> list[str]:

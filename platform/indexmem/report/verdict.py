@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from indexmem.config.budget import Budget
-from indexmem.report.tables import sample_counts
 from indexmem.report.text import p_words, signed
 from indexmem.results.comparison import Difference
 from indexmem.results.gate import ADVICE, Gate
 from indexmem.results.summary import ALPHA, MEAN, Contest, Summary
+from indexmem.results.tables import sample_counts
 
 NAMED_AT_MOST = 4
 

@@ -1,16 +1,19 @@
-"""The comparison as plain text for a terminal."""
+"""The comparison as plain text for a terminal, and as a frame of numbers."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 
 from indexmem.config.budget import Budget, Kind
 from indexmem.results.summary import MEAN, Summary, summarise
 
+SCORES = ("model", "method", "budget", "ratio", "benchmark", "mean", "low", "high", "n", "standing")
 WIDTH = 100
 NAME_WIDTH = 28
 CELL_WIDTH = 14
@@ -77,3 +80,24 @@ def _cell(summary: Summary, method: str, budget: Budget) -> str:
     if interval is None:
         return f"{'-':>{CELL_WIDTH - 1}} "
     return f"{interval!s:>{CELL_WIDTH - 1}}{MARKS[summary.standing(method, budget, MEAN)]}"
+
+
+def score_frame(summaries: Mapping[str, Summary]) -> pd.DataFrame:
+    """A line per (model, method, budget, benchmark or 'mean'): mean, low, high in [0, 1], n, standing in its column.
+
+    `ratio` is the budget as a number, missing where it is not a share; `n` counts independent samples, or groups of
+    them. A method that lacks too many samples to be ranked has the standing 'unranked' and no numbers.
+    """
+    return pd.DataFrame(
+        [line for model, summary in summaries.items() for line in _score_lines(model, summary)], columns=list(SCORES)
+    ).astype({"n": "Int64"})
+
+
+def _score_lines(model: str, summary: Summary) -> Iterator[tuple[Any, ...]]:
+    for (method, budget, benchmark), cell in summary.listed.items():
+        place = (model, method, str(budget), budget.ratio, benchmark)
+        yield *place, cell.mean, cell.low, cell.high, cell.n, summary.standing(method, budget, benchmark)
+    order = {name: number for number, name in enumerate((MEAN, *summary.benchmarks))}
+    for budget, benchmark in sorted(summary.contests, key=lambda column: (column[0], order[column[1]])):
+        for method in summary.contests[budget, benchmark].lacking:
+            yield model, method, str(budget), budget.ratio, benchmark, None, None, None, None, "unranked"
