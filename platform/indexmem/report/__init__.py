@@ -2,4 +2,4 @@
 
 from indexmem.extras import need
 
-need("report", "plotly", "markupsafe")
+need("report", "plotly")
