@@ -83,7 +83,7 @@ def test_without_any_extra_modules_are_trained_and_a_grid_is_evaluated(tmp_path)
         own = {{"name": "jsonl", "params": {{"path": at + "/own.jsonl"}}}}
         how = {{"run.root": at + "/runs", "grid.max_new_tokens": 2}}
         result = indexmem.run_grid("testbed", methods=["full", "indexer", "snapkv"], benchmarks=[own], ratios=[0.5],
-                                   samples=1, length=128, modules=trained, settings=how, progress=False)
+                                   samples=1, length=256, modules=trained, settings=how, progress=False)
         print(result.table(), result.frame(), indexmem.compare(result, "indexer", "snapkv"), result.failed)
         try:
             result.report()

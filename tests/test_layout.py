@@ -57,7 +57,7 @@ ALLOWED = {
         ),
     },
 }
-COMMAND_LINE = {"__main__.py", "cli", "cli.py", "commands", "api", "api.py"}  # nothing below imports it
+COMMAND_LINE = {"__init__.py", "__main__.py", "cli", "cli.py", "commands", "api", "api.py"}  # nothing below imports it
 ONLY_IN = {
     "ray": {
         "cluster",
