@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from indexmem.engine.lane_attention import Stored, lane_attention
+from indexmem.engine.lane_attention import StoredLayer, lane_attention
 from indexmem.engine.lanes import ALIGN, Bucket, Columns, LaneLayout, Opened
 from indexmem.engine.memories import RowMemories
 from indexmem.engine.rings import WindowRings
@@ -73,7 +73,7 @@ class RaggedCache(Cache):
         """No layers, no new tokens."""
         self._open(Opened(len(self._remembers_R), self.room, self.device))
         self.newest_valid_Rn = torch.empty(0)  # which of the newest columns hold a real token
-        self.stored: list[Stored] = []  # by layer: K and V of all buckets, see Columns
+        self.stored: list[StoredLayer] = []  # by layer: K and V of all buckets, see Columns
         self.columns: list[Columns] = []  # by layer; layers whose lanes have the same lengths share one
         self._shared: dict[tuple[int, ...], Columns] = {}
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from indexmem.engine.lanes import Columns, Opened
 from indexmem.kernels.dispatch import can_run
 
-Stored = tuple[Tensor, Tensor]  # K and V of a layer, [C, d] each
+StoredLayer = tuple[Tensor, Tensor]  # K and V of a layer, [C, d] each
 
 
 class LaneAttention(Protocol):
@@ -26,11 +26,11 @@ class LaneAttention(Protocol):
     def extend(self, new: int) -> None:
         """`new` columns were opened."""
 
-    def store(self, columns: Columns, stored: Stored, key_RHnd: Tensor, value_RHnd: Tensor) -> None:
+    def store(self, columns: Columns, stored: StoredLayer, key_RHnd: Tensor, value_RHnd: Tensor) -> None:
         """Write the newest tokens of a layer."""
 
     def attend(
-        self, columns: Columns, stored: Stored, query_RQnd: Tensor, scaling: float, wants_lse: bool
+        self, columns: Columns, stored: StoredLayer, query_RQnd: Tensor, scaling: float, wants_lse: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Output [R, Q, n, d] over each lane's tokens, causal among the newest n, and log-sum-exp [R, Q, n] in fp32.
 
@@ -81,11 +81,11 @@ class FusedAttention:
     def extend(self, new: int) -> None:
         pass
 
-    def store(self, columns: Columns, stored: Stored, key_RHnd: Tensor, value_RHnd: Tensor) -> None:
+    def store(self, columns: Columns, stored: StoredLayer, key_RHnd: Tensor, value_RHnd: Tensor) -> None:
         self._store_newest(key_RHnd, value_RHnd, *stored, columns.begin_N, columns.kept_N, self._opened.count_1)
 
     def attend(
-        self, columns: Columns, stored: Stored, query_RQnd: Tensor, scaling: float, wants_lse: bool
+        self, columns: Columns, stored: StoredLayer, query_RQnd: Tensor, scaling: float, wants_lse: bool
     ) -> tuple[Tensor, Tensor | None]:
         opened = self._opened
         lanes = columns.begin_N, columns.kept_N, opened.gap_R, opened.count_1
@@ -114,7 +114,7 @@ class BucketAttention:
         self._newest.clear()
         self._masked, self._masks = None, []
 
-    def store(self, columns: Columns, stored: Stored, key_RHnd: Tensor, value_RHnd: Tensor) -> None:
+    def store(self, columns: Columns, stored: StoredLayer, key_RHnd: Tensor, value_RHnd: Tensor) -> None:
         if columns not in self._newest:
             where = self._newest[columns] = (columns.room_N[:, None] + self._offset_n).flatten()
             if columns in self._mask_C:  # then these are no padding: that comes first
@@ -123,7 +123,7 @@ class BucketAttention:
             stored_Cd.index_copy_(0, self._newest[columns], new_RHnd.reshape(-1, new_RHnd.shape[-1]))
 
     def attend(
-        self, columns: Columns, stored: Stored, query_RQnd: Tensor, scaling: float, wants_lse: bool
+        self, columns: Columns, stored: StoredLayer, query_RQnd: Tensor, scaling: float, wants_lse: bool
     ) -> tuple[Tensor, Tensor | None]:
         rows, heads, new, dim = query_RQnd.shape
         lanes = rows * columns.layout.heads

@@ -100,8 +100,8 @@ class _Group:
     row_r: Tensor  # batch indices, ascending
 
 
-Member = tuple[_Group, int]  # a row's group, and its number among the group's rows
-Choice = tuple[Kept, Sequence[int]]  # which of a layer's cached tokens stay, as columns, and how many of each head
+_Member = tuple[_Group, int]  # a row's group, and its number among the group's rows
+_Choice = tuple[Kept, Sequence[int]]  # which of a layer's cached tokens stay, as columns, and how many of each head
 
 
 class Recompression:
@@ -172,7 +172,7 @@ class Recompression:
         for group in self._groups:
             group.scorer.observe(tap, group.row_r, valid_Rn)
 
-    def _choose_shared(self, row: int, member: Member) -> list[Choice]:
+    def _choose_shared(self, row: int, member: _Member) -> list[_Choice]:
         """What each layer keeps of a row whose heads share a budget. All scores are held for it, and nothing else."""
         scored = []
         for layer, held_by_layer in enumerate(self._held[row]):
@@ -183,7 +183,7 @@ class Recompression:
         lengths = lengths_of([x.positions_HK for x in kept], [x.counts_H for x in kept if x.counts_H is not None])
         return list(zip(kept, lengths, strict=True))
 
-    def _choose(self, row: int, member: Member, layer: int, key_HTd: Tensor, held: HeldPositions) -> Choice:
+    def _choose(self, row: int, member: _Member, layer: int, key_HTd: Tensor, held: HeldPositions) -> _Choice:
         """What a layer keeps whose heads have budgets of their own."""
         heads, tokens, _ = key_HTd.shape
         budget = self._budget_R[row]
@@ -196,8 +196,8 @@ class Recompression:
 
     def _keep(
         self,
-        members: Mapping[int, Member],
-        chosen: Mapping[int, Sequence[Choice]],
+        members: Mapping[int, _Member],
+        chosen: Mapping[int, Sequence[_Choice]],
         row: int,
         layer: int,
         key_HTd: Tensor,
@@ -217,7 +217,7 @@ class Recompression:
         self._held[row][layer] = held.only(stays_HK, lengths_H)
         return index_HK, lengths_H
 
-    def _score(self, member: Member, layer: int, key_HTd: Tensor, held: HeldPositions) -> Tensor:
+    def _score(self, member: _Member, layer: int, key_HTd: Tensor, held: HeldPositions) -> Tensor:
         """Scores [H, T], +inf for what always stays."""
         group, number = member
         valid_HT = None if held.is_even else held.valid_HT
