@@ -58,6 +58,9 @@ ALLOWED = {
     },
 }
 COMMAND_LINE = {"__init__.py", "__main__.py", "cli", "cli.py", "commands", "api", "api.py"}  # nothing below imports it
+# Within eviction/, by folder ("" is eviction/ itself): what counts and scores tokens knows no method, methods no press.
+NOT_WITHIN_EVICTION = {"": {"methods", "press"}, "memory": {"methods", "press"}, "methods": {"press"}, "press": set()}
+KNOW_METHODS = {"footprint.py", "reference.py"}  # what a method holds, in bytes; slow twins of methods' formulas
 ONLY_IN = {
     "ray": {
         "cluster",
@@ -114,6 +117,18 @@ def test_a_worker_learns_its_work_before_it_loads_torch():
     """An actor without a model starts at once, and the driver of a fan-out takes little memory."""
     code = "import sys, indexmem.evaluate.crew; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "eviction").rglob("*.py")), ids=lambda p: p.name)
+def test_eviction_imports_go_one_way(path):
+    inside = path.relative_to(PACKAGE / "eviction")
+    if inside.name in KNOW_METHODS:
+        return
+    forbidden = NOT_WITHIN_EVICTION[inside.parts[0] if len(inside.parts) > 1 else ""]
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[:2] == ["indexmem", "eviction"]:
+            assert parts[2] not in forbidden, f"eviction/{inside} imports eviction.{parts[2]}"
 
 
 def test_no_file_outgrows_its_responsibility():

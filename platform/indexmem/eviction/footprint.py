@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from indexmem.config.budget import Budget
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.methods.base import EvictionMethod
-from indexmem.eviction.selection import TOLERANCE, whole_tokens
+from indexmem.eviction.selection import BUDGET_TOLERANCE, whole_tokens
 from indexmem.models.geometry import Geometry
 
 
@@ -95,7 +95,7 @@ def check_kept(row: RowCache, requested: float, slack: float = 0.0) -> None:
         return
     lengths = [length for layer in range(len(row.kept_HK)) for length in row.lengths(layer)]
     kept = sum(lengths) / len(lengths)
-    least, most = whole_tokens(requested), max(1, requested + TOLERANCE)
+    least, most = whole_tokens(requested), max(1, requested + BUDGET_TOLERANCE)
     if not least - slack <= kept <= most + slack:
         raise BudgetError(
             f"asked for {requested:,.1f} tokens per head, the method keeps {kept:,.1f} in the mean over all heads"
@@ -109,7 +109,8 @@ def check_bytes(row: RowCache, footprint: Footprint, requested: float, slack: fl
     """
     measured, wanted = row.kv_bytes + row.indexer_bytes + row.memory_bytes, footprint.bytes_of(requested)
     step = max(footprint.per_token, row.representation_step)
-    if not wanted - (1 + slack) * step <= measured <= wanted + slack * step + row.representation_step + TOLERANCE:
+    least, most = wanted - (1 + slack) * step, wanted + slack * step + row.representation_step
+    if not least <= measured <= most + BUDGET_TOLERANCE:
         raise BudgetError(f"asked for {wanted:,.0f} bytes in all, the method holds {measured:,}")
 
 

@@ -22,7 +22,7 @@ from indexmem.config.modules import Across
 from indexmem.eviction.kept import Kept, ragged_layers
 from indexmem.eviction.ranking import best_of_all, best_of_held, comparable, has_nan, keep, nan_error, rank
 
-TOLERANCE = 1e-6  # of products and quotients of budgets: 240 (1 - 0.9) is 23.999999999999996, and means 24
+BUDGET_TOLERANCE = 1e-6  # of products and quotients of budgets: 240 (1 - 0.9) is 23.999999999999996, and means 24
 
 
 def whole_tokens(target: float, tokens: int = sys.maxsize) -> int:
@@ -36,8 +36,8 @@ def tokens_left(tokens: int, ratio: float) -> int:
 
 
 def whole_pairs(pairs: float) -> int:
-    """(head, token) pairs of a budget that heads share: rounded down to within `TOLERANCE`."""
-    return int(pairs + TOLERANCE)
+    """(head, token) pairs of a budget that heads share: rounded down to within `BUDGET_TOLERANCE`."""
+    return int(pairs + BUDGET_TOLERANCE)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from indexmem.eviction.memory.slots import SlotMemory
 from indexmem.eviction.trained_layers import TrainedLayers
 from indexmem.models.geometry import Geometry
 
-KINDS: Mapping[str, type[LatentMemory]] = MappingProxyType(
+MEMORY_KINDS: Mapping[str, type[LatentMemory]] = MappingProxyType(
     {"slots": SlotMemory, "positive": PositiveMemory, "linear": LinearMemory}
 )
 
@@ -28,7 +28,8 @@ class MemoryStack(TrainedLayers[MemoryShape]):
     SHAPE = MemoryShape
 
     def __init__(self, shape: MemoryShape, geometry: Geometry) -> None:
-        super().__init__(shape, geometry, (KINDS[shape.features](shape, geometry) for _ in range(geometry.layers)))
+        kind = MEMORY_KINDS[shape.features]
+        super().__init__(shape, geometry, (kind(shape, geometry) for _ in range(geometry.layers)))
 
     @classmethod
     def load_for(cls, base: str, folder: str | Path) -> MemoryStack:

@@ -21,7 +21,7 @@ Build = Callable[[Mapping[str, Any], MethodContext], EvictionMethod]
 
 
 @dataclass(frozen=True)
-class Entry:
+class MethodEntry:
     """A registered method. `build` raises UserError for parameters that it does not have or that are wrong."""
 
     scores: str  # what it scores tokens by, in a line
@@ -29,27 +29,27 @@ class Entry:
     build: Build
 
 
-def from_params(scores: str, kind: type[Any]) -> Entry:
+def from_params(scores: str, kind: type[Any]) -> MethodEntry:
     """A method that its parameters alone describe."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
         check_params(params, _parameters(kind))
         return kind(**params)
 
-    return Entry(scores, kind, build)
+    return MethodEntry(scores, kind, build)
 
 
-def from_model(scores: str, kind: type[Any]) -> Entry:
+def from_model(scores: str, kind: type[Any]) -> MethodEntry:
     """A method that is built for a model: its constructor takes the MethodContext first."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
         check_params(params, _parameters(kind, given=1))
         return kind(context, **params)
 
-    return Entry(scores, kind, build)
+    return MethodEntry(scores, kind, build)
 
 
-def from_checkpoint(scores: str, kind: type[Any]) -> Entry:
+def from_checkpoint(scores: str, kind: type[Any]) -> MethodEntry:
     """A method with modules that a spec trains: its constructor takes their folder and the MethodContext first."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
@@ -57,10 +57,10 @@ def from_checkpoint(scores: str, kind: type[Any]) -> Entry:
         own = {name: value for name, value in params.items() if name != "checkpoint"}
         return kind(trained_folder(params, context, "checkpoint"), context, **own)
 
-    return Entry(scores, kind, build)
+    return MethodEntry(scores, kind, build)
 
 
-def from_press(scores: str, press: type[ScorerPress], kind: type[KvpressMethod] = KvpressMethod) -> Entry:
+def from_press(scores: str, press: type[ScorerPress], kind: type[KvpressMethod] = KvpressMethod) -> MethodEntry:
     """A scorer of kvpress: its press' own parameters, but for the budget, and those of the method besides the press."""
     types = get_type_hints(press)
     of_press = {field.name: types[field.name] for field in fields(press) if field.name != "compression_ratio"}
@@ -71,7 +71,7 @@ def from_press(scores: str, press: type[ScorerPress], kind: type[KvpressMethod] 
         own = {name: params[name] for name in of_method if name in params}
         return kind(press(**{name: value for name, value in params.items() if name not in own}), **own)
 
-    return Entry(scores, kind, build)
+    return MethodEntry(scores, kind, build)
 
 
 def trained_folder(params: Mapping[str, Any], context: MethodContext, what: str) -> str:

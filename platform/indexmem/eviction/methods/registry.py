@@ -35,7 +35,7 @@ from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.compactor import CUR, Compactor, Seeded
 from indexmem.eviction.methods.duo import DuoAttention
 from indexmem.eviction.methods.factories import (
-    Entry,
+    MethodEntry,
     from_checkpoint,
     from_model,
     from_params,
@@ -72,7 +72,7 @@ PRETRAINED = frozenset({"kvzap", "fastkvzip", "qfilter", "expected_attention_sta
 DECODING = ("indexer", "snapkv", "tova", "keydiff", "knorm", "streaming_llm", "random")
 
 
-def _over_base(scores: str, kind: type[Any], config: type[MethodParams]) -> Entry:
+def _over_base(scores: str, kind: type[Any], config: type[MethodParams]) -> MethodEntry:
     """A method that ranks by the scores of another one, named by its parameter `base`."""
 
     def build(params: Mapping[str, Any], context: MethodContext) -> EvictionMethod:
@@ -81,10 +81,10 @@ def _over_base(scores: str, kind: type[Any], config: type[MethodParams]) -> Entr
         base: MethodConfig = settings.base  # type: ignore[attr-defined]
         return kind(make_method(base, replace(context, share="head")), settings)  # its scores alone are asked for
 
-    return Entry(scores, kind, build)
+    return MethodEntry(scores, kind, build)
 
 
-METHODS: Mapping[str, Entry] = MappingProxyType(
+METHODS: Mapping[str, MethodEntry] = MappingProxyType(
     {
         FULL_CACHE: from_params("nothing: everything is kept", FullCache),
         "indexer": from_checkpoint("distilled prediction of what a repetition attends to", LearnedIndexer),
