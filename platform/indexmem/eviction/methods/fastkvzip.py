@@ -15,7 +15,7 @@ from kvpress.presses.fastkvzip_press import FastKVzipGate
 from torch import Tensor, nn
 
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
-from indexmem.eviction.methods.pretrained import all_layers, check_sizes, hash_of_finite, load_published
+from indexmem.eviction.methods.pretrained import all_layers, hash_of_fitting, load_published
 from indexmem.eviction.ranking import ABOVE_WINDOW, with_window
 from indexmem.eviction.selection import Shared
 from indexmem.models.attention import LayerTap
@@ -44,8 +44,8 @@ class FastKVzip(EvictionMethod):
         gates = load_published(Gates, weights, "Jang-Hyun/Fast-KVzip/qwen3-8b/q4_dim16_sink16.pt")
         geometry = context.geometry
         held = (len(gates), gates.hidden_size, gates.kv_heads)
-        check_sizes(str(weights), held, (all_layers(geometry), geometry.hidden_size, geometry.kv_heads))
-        self.checkpoint = hash_of_finite(str(weights), gates.state_dict())
+        needed = (all_layers(geometry), geometry.hidden_size, geometry.kv_heads)
+        self.checkpoint = hash_of_fitting(weights, gates.state_dict(), held, needed)
         # In fp32, whatever is published: in bf16 many tokens would have the same score.
         self.gates = gates.to(context.device, torch.float32).eval().requires_grad_(False)
         self.selection = Shared("layer" if layerwise else "model")

@@ -38,15 +38,12 @@ class KVzap(KvpressMethod):
         """Raises UserError when the weights are missing or fit another model."""
         model = load_published(KVzapModel.from_pretrained, weights, "nvidia/KVzap-mlp-Qwen3-8B")
         geometry, config = context.geometry, model.config
-        check_sizes(
-            str(weights),
-            (config.n_modules, config.input_dim, config.output_dim),
-            (all_layers(geometry), geometry.hidden_size, geometry.kv_heads),
-        )
+        held = (config.n_modules, config.input_dim, config.output_dim)
+        needed = (all_layers(geometry), geometry.hidden_size, geometry.kv_heads)
+        self.checkpoint = hash_of_fitting(weights, model.state_dict(), held, needed)
         press = KVzapPress()
         press.kvzap_model = model.to(context.device).eval().requires_grad_(False)
         super().__init__(press)
-        self.checkpoint = hash_of_finite(str(weights), model.state_dict())
 
     def score(self, tap: LayerTap) -> Tensor:
         return super().score(replace(tap, hidden_BLD=tap.hidden_BLD.float()))  # the press computes as they are
@@ -61,11 +58,11 @@ class QFilter(KvpressMethod):
         """Raises UserError when the weights are missing or fit another model."""
         filters: Tensor = load_published(QFilters.from_pretrained, weights, "nthngdy/Qwen3-8B_qfilt").q_filters.detach()
         geometry = context.geometry
-        check_sizes(str(weights), filters.shape, (all_layers(geometry), geometry.kv_heads, geometry.head_dim))
+        needed = (all_layers(geometry), geometry.kv_heads, geometry.head_dim)
+        self.checkpoint = hash_of_fitting(weights, {"q_filters": filters}, filters.shape, needed)
         press = QFilterPress()
         press.q_filters = filters.to(context.device)
         super().__init__(press)
-        self.checkpoint = hash_of_finite(str(weights), {"q_filters": filters})
 
 
 class ExpectedAttentionStored(ExpectedAttention):
@@ -87,8 +84,8 @@ class ExpectedAttentionStored(ExpectedAttention):
         example = "alessiodevoto/exp_att_stats_Qwen_Qwen3-8B_kmfoda_booksum_100_1000_4"
         stats = load_published(ExpectedAttentionStats.from_pretrained, weights, example)
         geometry = context.geometry
-        sizes = (all_layers(geometry), geometry.heads, geometry.head_dim)
-        check_sizes(str(weights), stats.query_mean.shape, sizes)
+        needed = (all_layers(geometry), geometry.heads, geometry.head_dim)
+        self.checkpoint = hash_of_fitting(weights, stats.state_dict(), stats.query_mean.shape, needed)
         super().__init__(
             ExpectedAttentionStatsPress(
                 n_future_positions=n_future_positions,
@@ -100,7 +97,6 @@ class ExpectedAttentionStored(ExpectedAttention):
         )
         self.press.mu = stats.query_mean.detach().to(context.device).float()
         self.press.cov = stats.query_cov.detach().to(context.device).float()
-        self.checkpoint = hash_of_finite(str(weights), stats.state_dict())
 
 
 def load_published(load: Callable[[str], M], weights: str | None, example: str) -> M:
@@ -119,23 +115,24 @@ def load_published(load: Callable[[str], M], weights: str | None, example: str) 
         raise UserError(f"weights {weights} could not be loaded (offline?): {reason} {need}") from None
 
 
-def check_sizes(weights: str, held: Sequence[int], needed: Sequence[int]) -> None:
-    """Raise UserError when weights do not have the sizes of the model."""
-    if tuple(held) != tuple(needed):
-        raise UserError(
-            f"weights {weights} have sizes {tuple(held)}; this model needs {tuple(needed)} (layers first). "
-            "Use weights that were trained for it."
-        )
-
-
 def all_layers(geometry: Geometry) -> int:
     """Published weights number every layer of a model, those with a sliding window too."""
     return geometry.layers + geometry.sliding_layers
 
 
-def hash_of_finite(weights: str, tensors: Mapping[str, Tensor]) -> str:
-    """Content hash of named tensors: part of every cell's identity. Raises UserError for NaN or infinity in them."""
-    check_finite(weights, tensors)
+def hash_of_fitting(
+    weights: str | None, tensors: Mapping[str, Tensor], held: Sequence[int], needed: Sequence[int]
+) -> str:
+    """Content hash of published tensors: part of every cell's identity.
+
+    Raises UserError for weights whose sizes are not the model's (`needed`), and for NaN or infinity in them.
+    """
+    if tuple(held) != tuple(needed):
+        raise UserError(
+            f"weights {weights} have sizes {tuple(held)}; this model needs {tuple(needed)} (layers first). "
+            "Use weights that were trained for it."
+        )
+    check_finite(str(weights), tensors)
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(name.encode())
