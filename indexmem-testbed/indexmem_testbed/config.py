@@ -10,14 +10,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from indexmem.config.load import load_as
 from indexmem.config.schema import Experiment
 from indexmem.config.section import Section
 
-PositiveInt = Annotated[int, Field(gt=0)]
-Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 ROUNDING = 1e-6
@@ -32,7 +30,7 @@ class ArchitectureConfig(Section):
     kv_heads: PositiveInt = 4
     intermediate: PositiveInt = 768
     max_positions: PositiveInt = 8192
-    rope_theta: Positive = 100_000.0
+    rope_theta: PositiveFloat = 100_000.0
 
     @model_validator(mode="after")
     def _divisible(self) -> ArchitectureConfig:
@@ -63,7 +61,7 @@ class PretrainConfig(Section):
     )
     texts: tuple[str, ...] = Field(("essays-train", "king-james"), description="haystacks and plain text")
     heldout: str = Field("essays-heldout", description="haystack of the validation samples")
-    mixture: dict[str, Positive] = Field(
+    mixture: dict[str, PositiveFloat] = Field(
         default_factory=lambda: {"niah_multikey_1": 1.0}, description="weight of each task, and of plain `text`"
     )
     stages: tuple[StageConfig, ...] = (StageConfig(length=256, share=1.0),)
@@ -71,20 +69,20 @@ class PretrainConfig(Section):
     step_tokens: PositiveInt = Field(65536, description="tokens of one step of all workers")
     warmup: Share = Field(0.02, description="share of the steps in which the learning rate rises")
     decay: Share = Field(0.4, description="share of the steps in which it falls, at the end")
-    peak_lr: Positive = 2e-3
-    final_lr: Positive = 2e-5
+    peak_lr: PositiveFloat = 2e-3
+    final_lr: PositiveFloat = 2e-5
     betas: tuple[Share, Share] = (0.9, 0.95)
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    grad_clip: Positive = 1.0
+    weight_decay: NonNegativeFloat = 0.1
+    grad_clip: PositiveFloat = 1.0
     workers: PositiveInt = Field(1, description="DDP processes; one GPU each when `use_gpu`")
     use_gpu: bool = False
-    loaders: Annotated[int, Field(ge=0)] = Field(0, description="processes of each worker that make its batches")
+    loaders: NonNegativeInt = Field(0, description="processes of each worker that make its batches")
     compile: bool = Field(True, description="compile the layers where a GPU is there")
     checkpoint_every: PositiveInt = 500
     keep_checkpoints: PositiveInt = 2
-    max_failures: Annotated[int, Field(ge=0)] = Field(3, description="worker-group restarts before the run fails")
+    max_failures: NonNegativeInt = Field(3, description="worker-group restarts before the run fails")
     evaluate_every: PositiveInt = Field(500, description="steps between validations")
-    evaluate_samples: Annotated[int, Field(ge=0)] = Field(16, description="of each task and length; 0: no validation")
+    evaluate_samples: NonNegativeInt = Field(16, description="of each task and length; 0: no validation")
     evaluate_lengths: tuple[PositiveInt, ...] = (1024, 2048, 4096)
     seed: int = 0
 

@@ -21,7 +21,7 @@ from indexmem.benchmarks.ruler.corpora import Corpus
 from indexmem.benchmarks.ruler.invented import one_document, two_documents
 from indexmem.benchmarks.ruler.qa import DOCUMENT_TOKENS, GeneratedQuestions
 from indexmem.benchmarks.ruler.suite import FIXED_TASKS
-from indexmem.benchmarks.ruler.task import Draft, Draw, RulerTask
+from indexmem.benchmarks.ruler.task import Draft, DrawSample, RulerTask
 from indexmem.models.prompt import PromptFormat, encode
 from indexmem_testbed.exchanges import MANY_NEEDLES, Exchange, read
 
@@ -103,7 +103,7 @@ class DocumentMaker:
         return self.haystack[start : start + CHARACTERS_PER_TOKEN * length]
 
     @cached_property
-    def _word_lists(self) -> Mapping[bool, Draw]:
+    def _word_lists(self) -> Mapping[bool, DrawSample]:
         """Of common words extraction, at RULER's lengths and below: slow to prepare and equal for all contexts."""
         lengths = {False: common_words.SHORT - 1, True: common_words.SHORT}
         builds = {long: BuildContext(self.tokenizer, length, 0, "") for long, length in lengths.items()}

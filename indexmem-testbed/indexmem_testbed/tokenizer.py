@@ -30,7 +30,7 @@ TEXT = "essays-train"
 SCRIPTURE = "king-james"
 SCRIPTURE_CHARACTERS = 20_000  # of each book: it is ten times as long as all essays, and of other words
 WORD_COUNT = 20  # times that each word of the tasks is counted, beside those of the texts
-WORDING_COUNT = 2000  # the same for what all samples of a task say
+WORDING_COUNT = 2000  # times that what all samples of a task say is counted
 WORDINGS = (
     *(NOISE_LINE, niah.NEEDLE, *niah.ONE_ANSWER, *niah.MANY_ANSWERS),
     *(" magic number numbers uuid uuids", "\nVAR = VAR"),
@@ -80,7 +80,7 @@ def _splits(count: int) -> Iterator[tuple[str, str]]:
 
 
 def _with_numbers(tokenizer: Tokenizer) -> Tokenizer:
-    """The same with a token for every number of two and three digits."""
+    """The tokenizer with a token for every number of two and three digits."""
     content = json.loads(tokenizer.to_str())
     model = content["model"]
     for count in range(1, LONGEST_NUMBER):

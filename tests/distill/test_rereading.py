@@ -6,7 +6,7 @@ from tiny_models import FULL_LAYERS, random_ids, tiny_backbone, tiny_model
 
 from indexmem.distill.targets import reconstruction_target
 from indexmem.models.attention import tapping
-from indexmem.models.rereading import LEAD_IN, Readings
+from indexmem.models.rereading import LEAD_IN_TOKENS, Readings
 
 LENGTHS = (41, 64, 64, 9)
 REQUEST = (5, 17, 3)
@@ -24,7 +24,7 @@ def read_twice(family, lengths, request, chunk, visit):
 
 def eager(family, document, request, start, stop):
     """Attention weights [layers, Q, S, S] and last hidden states of one document followed by one chunk's replay."""
-    replay = [*request, *document[max(0, start - LEAD_IN) : stop]]
+    replay = [*request, *document[max(0, start - LEAD_IN_TOKENS) : stop]]
     model = tiny_model(family, "eager")
     ids = torch.tensor([[*document, *replay]])
     with torch.no_grad():

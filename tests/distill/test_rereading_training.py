@@ -11,7 +11,7 @@ from indexmem.distill.trainees.memory import _with_piece
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.eviction.reference import dense_attention
 from indexmem.models.attention import attention_layers, tapping
-from indexmem.models.rereading import LEAD_IN, Readings
+from indexmem.models.rereading import LEAD_IN_TOKENS, Readings
 
 LENGTHS = (60, 47, 60, 33)
 REQUEST, CHUNK, ASKED = "Again", 20, 12
@@ -115,7 +115,7 @@ def test_a_memory_is_asked_by_a_piece_of_the_second_reading(family, rows, where)
     stop = min(start + CHUNK, length)
     asked = min(ASKED, stop - start)
     end = start + asked + int(inside * (stop - start - asked))
-    replays = [[*DOCUMENTS[r], *request, *DOCUMENTS[r][max(0, start - LEAD_IN) : end]] for r in rows]
+    replays = [[*DOCUMENTS[r], *request, *DOCUMENTS[r][max(0, start - LEAD_IN_TOKENS) : end]] for r in rows]
     expected = [eager_outputs(family, ids) for ids in replays]
     for layer, tap in enumerate(read_twice(family, request)):
         alone = tap.rows(torch.tensor(rows), length)
@@ -154,6 +154,6 @@ def test_every_chunk_and_place_asks_at_some_step():
         pieces.add((int(where * 3), joined.key_BHLd.shape[2] - context))
         assert asked == ASKED
     for chunk in range(3):
-        lead_in = LEAD_IN if chunk else 0
+        lead_in = LEAD_IN_TOKENS if chunk else 0
         ends = {end - lead_in for number, end in pieces if number == chunk}
         assert ends <= set(range(ASKED, CHUNK + 1)) and len(ends) > 4

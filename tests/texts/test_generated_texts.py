@@ -17,7 +17,7 @@ from indexmem.texts.generated.facts import MOST_FACTS, _similar_stories, _strewn
 from indexmem.texts.generated.layouts import BLOCKS, LINES, OBJECTS, TABLES
 from indexmem.texts.generated.records import THEMES
 from indexmem.texts.generated.sentences import STORIES
-from indexmem.texts.generated.values import SPELLINGS, Draw, vocabulary
+from indexmem.texts.generated.values import SPELLINGS, ValueDraw, vocabulary
 
 WORDS = ["apple", "stone", "river"]
 ASKED = (
@@ -35,8 +35,8 @@ def wording(templates: tuple[str, ...]) -> set[str]:
     return {piece for piece in pieces if len(piece.split()) >= 3} | {"special magic", "coded word", "dolores park"}
 
 
-def draw(seed: int = 0) -> Draw:
-    return Draw(random.Random(seed), WORDS)
+def draw(seed: int = 0) -> ValueDraw:
+    return ValueDraw(random.Random(seed), WORDS)
 
 
 @pytest.mark.parametrize(

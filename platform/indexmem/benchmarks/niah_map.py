@@ -2,7 +2,7 @@
 
 After Kamradt's test (github.com/gkamradt/LLMTest_NeedleInAHaystack, MIT), with its needle and question and without its
 judge. Differences: a place is asked at several offsets of the haystack, because one answer says yes or no only; scores
-are rules; a length is that of the whole prompt with the generation allowance, as everywhere here.
+are rules; a length counts the whole prompt and the generation allowance, as in all benchmarks here.
 """
 
 from __future__ import annotations

@@ -24,15 +24,15 @@ from indexmem.benchmarks.ruler.suite import FIXED_TASKS, ruler, ruler_dataset
 from indexmem.config.schema import MEAN, BenchmarkConfig
 from indexmem.errors import UserError
 
-Factory = Callable[..., Sequence[Benchmark]]
+BenchmarkFactory = Callable[..., Sequence[Benchmark]]
 
 
-def fixed(*benchmarks: Benchmark) -> Factory:
+def fixed(*benchmarks: Benchmark) -> BenchmarkFactory:
     """A factory without settings."""
     return lambda: benchmarks
 
 
-BENCHMARKS: Mapping[str, Factory] = MappingProxyType(
+BENCHMARKS: Mapping[str, BenchmarkFactory] = MappingProxyType(
     {task.name: fixed(task) for task in FIXED_TASKS}
     | {"qa_1": qa_1, "qa_2": qa_2, "ruler": ruler, "ruler_dataset": ruler_dataset}
     | {"niah": niah, "aime25": aime25, "math500": math500, "jsonl": jsonl}

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 Kind = Literal["ratio", "tokens", "bytes"]
-KINDS: tuple[Kind, ...] = ("ratio", "tokens", "bytes")  # in the order in which they are shown
+BUDGET_KINDS: tuple[Kind, ...] = ("ratio", "tokens", "bytes")  # in the order in which they are shown
 
 PHRASES: Mapping[Kind, str] = MappingProxyType({"ratio": "evicted", "tokens": "kept", "bytes": "in all"})
 UNITS = MappingProxyType(
@@ -87,11 +87,11 @@ class Budget:
 
     def __lt__(self, other: Budget) -> bool:
         """Display order: kinds together, and within each what evicts less first."""
-        return self._place < other._place
+        return self._display_order < other._display_order
 
     @property
-    def _place(self) -> tuple[int, float]:
-        return KINDS.index(self.kind), self.amount if self.kind == "ratio" else -self.amount
+    def _display_order(self) -> tuple[int, float]:
+        return BUDGET_KINDS.index(self.kind), self.amount if self.kind == "ratio" else -self.amount
 
     def _in_unit(self, unit: str, size: int) -> str | None:
         """The amount in a unit with at most three decimals; None if they cannot tell it."""

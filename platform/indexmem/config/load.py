@@ -50,7 +50,7 @@ def validate(raw: Mapping[str, Any], source: str) -> Experiment:
 
 
 def validate_as(schema: type[Spec], raw: Mapping[str, Any], source: str) -> Spec:
-    """The same for files of another schema. Raises UserError that names the source, the key and what is valid there."""
+    """Validate a mapping as any schema. Raises UserError that names the source, the key and what is valid there."""
     for key, value in _settings(raw):
         if any(word in key.lower() for word in SECRET_WORDS):
             raise UserError(

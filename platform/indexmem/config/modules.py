@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from indexmem.config.section import Section
 
-PositiveInt = Annotated[int, Field(gt=0)]
 Across = Literal["head", "layer", "model"]
 FLOOR = 0.1  # share of an even budget that every head keeps in any case, where heads share one
 # What an indexer is trained as; a checkpoint that is evaluated decides what a spec leaves open of these.
@@ -19,7 +18,7 @@ class IndexerConfig(Section):
     """Learned indexer: one per layer, or one per `share_every` layers (paper section 3.1)."""
 
     scope: Literal["layer", "kv_head"] = Field("kv_head", description="one score row per layer (paper) or per KV head")
-    token_term: Annotated[int, Field(ge=0)] = Field(
+    token_term: NonNegativeInt = Field(
         128, description="hidden width of the term of each token alone; 0: no such term (paper)"
     )
     pair_term: bool = Field(
@@ -69,7 +68,7 @@ class MemoryConfig(Section):
     value: Literal["attn", "model"] = Field("attn", description="store values before or after the output projection")
     dim: PositiveInt | None = Field(None, description="d_mem (slots: their number); default d/8 (slots: 63)")
     decay: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="lambda: what an old write keeps at a new one")
-    write_strength: Annotated[float, Field(gt=0)] = Field(1.0, description="eta: weight of a new write")
+    write_strength: PositiveFloat = Field(1.0, description="eta: weight of a new write")
     gate_bias: float = Field(-4.0, description="initial gate logit of add and mix")
     bases: tuple[str, ...] = Field(("indexer",), description="methods for whose evictions a memory is trained")
 
@@ -96,7 +95,7 @@ class TargetConfig(Section):
     chunk: PositiveInt = Field(2048, description="tokens that are read again at a time (source reconstruction)")
     scale: Literal["head", "model"] = Field("head", description="1/sqrt(head_dim) (backbone) or 1/sqrt(d) (as printed)")
     heads: Literal["max", "mean"] = Field("max", description="reduction over the query heads that share a score row")
-    sinks: Annotated[int, Field(ge=0)] = Field(4, description="leading tokens left out of the loss")
+    sinks: NonNegativeInt = Field(4, description="leading tokens left out of the loss")
 
     @property
     def calibrated(self) -> bool:

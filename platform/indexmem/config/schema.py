@@ -10,7 +10,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_validator
+from pydantic import (
+    Field,
+    JsonValue,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PlainSerializer,
+    PlainValidator,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from indexmem.config.budget import Budget
 from indexmem.config.decoding import DecodingConfig
@@ -22,8 +32,7 @@ from indexmem.config.text import MIXTURE, Texts
 
 BudgetSetting = Annotated[Budget, PlainValidator(Budget.parse), PlainSerializer(str)]
 Ratio = Annotated[float, Field(ge=0.0, lt=1.0, description="fraction of the KV cache that is evicted, in [0, 1)")]
-PositiveInt = Annotated[int, Field(gt=0)]
-Share = Annotated[float, Field(gt=0.0, le=1.0)]
+Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
 class ModelConfig(Section):
@@ -53,8 +62,8 @@ class DistillConfig(Section):
     )
     use_gpu: bool = False
     schedule: LearningRateConfig = LearningRateConfig()
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    grad_clip: Annotated[float, Field(gt=0)] = 1.0
+    weight_decay: NonNegativeFloat = 0.0
+    grad_clip: PositiveFloat = 1.0
     checkpoint_every: PositiveInt = Field(
         50, description="steps between checkpoints; a killed run repeats at most these"
     )
@@ -62,14 +71,14 @@ class DistillConfig(Section):
     checkpoint_storage: str | None = Field(
         None, description="folder or URI (s3://, gs://, ...) for checkpoints; default: the run's own folder"
     )
-    max_failures: Annotated[int, Field(ge=0)] = Field(3, description="worker-group restarts before the run fails")
+    max_failures: NonNegativeInt = Field(3, description="worker-group restarts before the run fails")
     start_from: str | None = Field(
         None,
         description="folder or shipped name (testbed-modules, smollm2-modules) of modules to go on training",
     )
     modules: tuple[Literal["indexer", "memory", "locret"], ...] = Field(("indexer",), description="what is trained")
     locret_hidden: PositiveInt = Field(1024, description="hidden size of Locret's heads")
-    joint_from: Annotated[int, Field(ge=0)] = Field(0, description="step at which memories join (second stage)")
+    joint_from: NonNegativeInt = Field(0, description="step at which memories join (second stage)")
     score_products: Literal["float32", "float16", "bfloat16"] = Field(
         "float32", description="on GPUs, of the search for each key's best query; its score is computed in float32"
     )
@@ -94,7 +103,7 @@ class EvictionConfig(Section):
     gone: ClassVar[Mapping[str, str]] = MappingProxyType(
         {"extra_tokens": "Use eviction.equal_bytes=true: methods then hold equal bytes at a budget, in any dtype."}
     )
-    sinks: Annotated[int, Field(ge=0)] = Field(4, description="leading tokens that are always kept")
+    sinks: NonNegativeInt = Field(4, description="leading tokens that are always kept")
     equal_bytes: bool = Field(
         False,
         description="a budget in tokens or as a ratio stands for the bytes of their K and V; what else a method holds "
@@ -109,7 +118,7 @@ class EvictionConfig(Section):
         "number of tokens as it is, a ratio's (1 - r) L with decode_window on top",
     )
     decode_every: PositiveInt = Field(128, description="tau: generated tokens between compressions")
-    decode_window: Annotated[int, Field(ge=0)] = Field(128, description="most recent tokens that always stay")
+    decode_window: NonNegativeInt = Field(128, description="most recent tokens that always stay")
 
     @property
     def always_kept(self) -> int:
@@ -172,14 +181,14 @@ class GridConfig(Section):
     haystack: str = Field("essays-heldout", description="text for essay haystacks: a built-in text, a file or a folder")
     max_new_tokens: PositiveInt | None = Field(None, description="override the benchmark's own generation limit")
     decoding: DecodingConfig = DecodingConfig()
-    full_cache_floor: Share | dict[str, Share] | None = Field(
+    full_cache_floor: Fraction | dict[str, Fraction] | None = Field(
         None, description="mean score in (0, 1] below which methods are not ranked: of every benchmark, or by its name"
     )
     actors: PositiveInt | None = Field(
         None, description="evaluation actors at most; default: as many as the cluster has room for at the time"
     )
     cpus_per_actor: PositiveInt = 1
-    gpus_per_actor: Annotated[float, Field(ge=0)] = 0.0
+    gpus_per_actor: NonNegativeFloat = 0.0
     batch_bytes: PositiveInt | None = Field(
         None,
         description="memory for one decode batch's KV cache, in bytes; default: 2 GiB on CPUs, of a GPU what is free",
@@ -194,7 +203,7 @@ class GridConfig(Section):
     max_attempts: PositiveInt = Field(
         3, description="workers that may die on a unit of work, then on each of its samples, before rows fail"
     )
-    drain_seconds: Annotated[float, Field(ge=0)] = Field(
+    drain_seconds: NonNegativeFloat = Field(
         30.0, description="at SIGTERM or Ctrl-C: how long to wait for what is being evaluated"
     )
 
@@ -237,7 +246,7 @@ class TrackingConfig(Section):
 
 class RunConfig(Section):
     root: str | None = Field(None, description="folder of all results; default: $INDEXMEM_HOME/runs")
-    wait_for_nodes: Annotated[float, Field(ge=0)] = Field(
+    wait_for_nodes: NonNegativeFloat = Field(
         0.0, description="seconds to wait for nodes that an autoscaler starts; 0: what does not fit is an error"
     )
 
@@ -260,7 +269,8 @@ class Experiment(Section):
 
     @property
     def selecting(self) -> Experiment:
-        """The same on the samples that a sweep's trials are compared by: the winner's own had no say in its choice."""
+        """This experiment on other samples, those that a sweep's trials are compared by: the winner is reported on
+        samples that it was not chosen by."""
         chosen = self.sweep.samples_seed
         seed = SELECTION_SEED + self.grid.seed if chosen is None else chosen
         return self.model_copy(update={"grid": self.grid.model_copy(update={"seed": seed})})

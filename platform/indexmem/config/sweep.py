@@ -14,7 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PlainSerializer,
+    PlainValidator,
+    PositiveInt,
+    model_validator,
+)
 
 from indexmem.config.section import Section
 
@@ -117,7 +125,6 @@ def _number(value: Any) -> float:
 
 Mode = Literal["min", "max"]
 AxisSetting = Annotated[Axis, PlainValidator(Axis.parse), PlainSerializer(Axis.dump)]
-PositiveInt = Annotated[int, Field(gt=0)]
 
 DEFAULT_TRIALS = 20
 
@@ -185,7 +192,7 @@ class SweepConfig(Section):
     max_concurrent: PositiveInt | None = Field(
         None, description="trials at once; default: as many as there is room for"
     )
-    max_failures: Annotated[int, Field(ge=0)] = Field(3, description="workers or nodes that may die on one trial")
+    max_failures: NonNegativeInt = Field(3, description="workers or nodes that may die on one trial")
 
     @model_validator(mode="after")
     def _fits_together(self) -> SweepConfig:

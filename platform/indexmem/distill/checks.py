@@ -13,7 +13,7 @@ from indexmem.models.assets import modules_folder
 from indexmem.models.backbone import check_packing, inspect, load_tokenizer
 from indexmem.models.geometry import Geometry
 from indexmem.models.prompt import encode
-from indexmem.models.rereading import LEAD_IN, most_read_again
+from indexmem.models.rereading import LEAD_IN_TOKENS, most_read_again
 
 
 def check_distill(experiment: Experiment) -> DistillRun:
@@ -50,7 +50,10 @@ def _check_second_reading(experiment: Experiment, geometry: Geometry, request: i
     length, chunk, most = experiment.distill.length, experiment.target.chunk, geometry.max_positions
     again = most_read_again(length, request, chunk)
     if length + again > most:
-        smaller_chunk, smaller_length = most - length - request - LEAD_IN, most - chunk - request - LEAD_IN
+        smaller_chunk, smaller_length = (
+            most - length - request - LEAD_IN_TOKENS,
+            most - chunk - request - LEAD_IN_TOKENS,
+        )
         if smaller_length <= chunk:  # then a text is a single chunk
             smaller_length = max(1, min(chunk, (most - request) // 2))
         or_chunk = f", or target.chunk={smaller_chunk} or less" if smaller_chunk > 0 else ""

@@ -85,7 +85,7 @@ class _Settled(torch.autograd.Function):
 
 
 def settle(loss: Tensor, parameters: Iterable[Tensor], retain_graph: bool = False) -> Tensor:
-    """The same scalar, whose backward pass only scales the gradients of `parameters` that are taken here.
+    """The loss again, as a scalar whose backward pass only scales the gradients of `parameters` that are taken here.
 
     `retain_graph` leaves the graph for other losses that share parts of it. Weights that the loss does not depend on
     get no gradient from it.

@@ -52,7 +52,7 @@ class DistillRun:
         }
         identity = {
             "model": model_fingerprint(experiment.model),
-            **{section: _as_ever(settings, LATER.get(section, {})) for section, settings in sections.items()},
+            **{section: _as_before(settings, LATER.get(section, {})) for section, settings in sections.items()},
             "stream": STREAM_VERSION,
             "texts": [open_corpus(text).fingerprint for text in experiment.distill.texts],
             **_begun_with(experiment),
@@ -97,5 +97,5 @@ def _begun_with(experiment: Experiment) -> dict[str, str]:
     return found
 
 
-def _as_ever(settings: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+def _as_before(settings: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in later or value != later[name]}

@@ -23,14 +23,14 @@ from torch.nn import functional as F
 from indexmem.models.packed import PackedDocuments
 from indexmem.models.sequence_attention import attend_in_blocks, attend_with_lse, window_mask
 
-LEAD_IN = 8  # tokens before a chunk that tell where it starts, as in KVzip
+LEAD_IN_TOKENS = 8  # tokens before a chunk that tell where it starts, as in KVzip
 
 States = tuple[Tensor, Tensor, Tensor]  # query, key, value
 
 
 def most_read_again(length: int, request: int, chunk: int) -> int:
     """Positions after a document of up to `length` tokens that its second reading takes at most."""
-    return request + (LEAD_IN + chunk if chunk < length else length)
+    return request + (LEAD_IN_TOKENS + chunk if chunk < length else length)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Readings:
         begin, total = 0, sum(lengths)
         for document, length in enumerate(lengths):
             for start in range(0, length, chunk):
-                lead_in = min(LEAD_IN, start)
+                lead_in = min(LEAD_IN_TOKENS, start)
                 part = Chunk(document, start, min(start + chunk, length), request + lead_in)
                 chunks.append(part)
                 again += [torch.arange(total, total + request), torch.arange(start - lead_in, part.stop) + begin]
@@ -142,7 +142,7 @@ class Readings:
 
     @cached_property
     def _alike(self) -> list[tuple[int, int]]:
-        """Runs of documents of one length, begin and end; the same for all layers."""
+        """Runs of documents of one length, begin and end; all layers have these."""
         runs, begin = [], 0
         for _, same in groupby(self.lengths):
             end = begin + len(list(same))

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from indexmem.config.budget import KINDS, NOTHING_EVICTED, Budget, Kind
+from indexmem.config.budget import BUDGET_KINDS, NOTHING_EVICTED, Budget, Kind
 from indexmem.config.schema import MEAN
 from indexmem.errors import UserError
 from indexmem.results.caveats import caveats
@@ -102,7 +102,7 @@ class Summary:
     @property
     def by_kind(self) -> dict[Kind, tuple[Budget, ...]]:
         """The budgets of each kind that there are any of: different kinds share no axis."""
-        found = {kind: tuple(budget for budget in self.budgets if budget.kind == kind) for kind in KINDS}
+        found = {kind: tuple(budget for budget in self.budgets if budget.kind == kind) for kind in BUDGET_KINDS}
         return {kind: budgets for kind, budgets in found.items() if budgets}
 
     @property

@@ -59,7 +59,7 @@ def classification(answer: str, reference: str, classes: Sequence[str]) -> float
 
 
 def classification_strict(answer: str, reference: str, classes: Sequence[str]) -> float:
-    """The same with every part of the right class's name left out."""
+    """`classification` with every part of the right class's name left out."""
     named = [name for name in classes if name in answer and not _is_part_of(name, reference)]
     return 1 / len(named) if reference in named else 0.0
 
@@ -71,12 +71,12 @@ def count(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
 
 
 def retrieval(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
-    """The same for the number in "Paragraph 7", so "Paragraph 7 (of 30)" gets 1/2."""
+    """`count` for the number in "Paragraph 7", so "Paragraph 7 (of 30)" gets 1/2."""
     return count(answer, _number_after("Paragraph ", reference))
 
 
 def retrieval_zh(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
-    """The same for the number in "段落7"."""
+    """`count` for the number in "段落7"."""
     return count(answer, _number_after("段落", reference))
 
 

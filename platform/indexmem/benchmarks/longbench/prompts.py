@@ -41,7 +41,7 @@ def official(template: Template, context: str, asked: str) -> Parts:
 
 
 def kvpress(template: Template, context: str, asked: str) -> Parts:
-    """The same text, cut where kvpress cuts it."""
+    """The published prompt, cut where kvpress cuts it."""
     question = template.question.replace("{input}", asked.removesuffix(template.cue))
     return Parts(template.head + context + template.rest, question, template.cue or template.answer_prefix)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from indexmem.benchmarks.base import BuildContext
 from indexmem.benchmarks.ruler.fit import tokens_of_each
-from indexmem.benchmarks.ruler.task import Draft, Draw, RulerTask
+from indexmem.benchmarks.ruler.task import Draft, DrawSample, RulerTask
 from indexmem.benchmarks.ruler.words import distinct, draw_code
 
 INTRO = (
@@ -64,7 +64,7 @@ class FrequentWords(RulerTask):
 
     max_new_tokens: int = 50
 
-    def drawing(self, build: BuildContext) -> Draw:
+    def drawing(self, build: BuildContext) -> DrawSample:
         """The coded words of a sample, and their order."""
         vocabulary = max(build.length // TOKENS_PER_WORD, FEWEST_WORDS)
         growth = Growth.of(vocabulary, max(build.length, 2 * CLEAR))

@@ -46,7 +46,7 @@ class Haystack:
         return cls(units=units, tokens=tokens, separator=separator)
 
     def starting_at(self, offset: int) -> Haystack:
-        """The same text, begun at unit `offset`."""
+        """This text, begun at unit `offset` and wrapped around."""
         return Haystack(
             units=[*self.units[offset:], *self.units[:offset]],
             tokens=[*self.tokens[offset:], *self.tokens[:offset]],

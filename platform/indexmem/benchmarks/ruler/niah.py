@@ -15,7 +15,7 @@ from typing import Any, Literal
 from indexmem.benchmarks.base import BuildContext
 from indexmem.benchmarks.ruler.fit import tokens_of_each
 from indexmem.benchmarks.ruler.haystack import NOISE_LINE, UNSPACED, Haystack, is_spaced, sentences
-from indexmem.benchmarks.ruler.task import Draft, Draw, RulerTask
+from indexmem.benchmarks.ruler.task import Draft, DrawSample, RulerTask
 from indexmem.benchmarks.ruler.words import distinct, draw_number, draw_uuid, draw_words, word_list
 from indexmem.config.spec import content_hash
 
@@ -53,7 +53,7 @@ class NeedleTask(RulerTask):
     queries: int = 1
     max_new_tokens: int = 128
 
-    def drawing(self, build: BuildContext) -> Draw:
+    def drawing(self, build: BuildContext) -> DrawSample:
         """Keys, values, depths and filler of a sample."""
         shared = self._filler(build)
         return lambda index: self._draw(index, build, shared)

@@ -33,7 +33,7 @@ class Draft:
     labels: Mapping[str, Any] = field(default_factory=dict)
 
 
-Draw = Callable[[int], Draft]  # index of a sample -> the sample
+DrawSample = Callable[[int], Draft]  # index of a sample -> the sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class RulerTask(Benchmark):
     protocol: str = "ruler"
 
     @abstractmethod
-    def drawing(self, build: BuildContext) -> Draw:
+    def drawing(self, build: BuildContext) -> DrawSample:
         """Prepare what all samples share, such as tokenised filler; returns what draws a sample."""
 
     def samples(self, count: int, build: BuildContext) -> Iterator[Sample]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from indexmem.benchmarks.base import BuildContext
 from indexmem.benchmarks.ruler.haystack import NOISE_LINE, Haystack
-from indexmem.benchmarks.ruler.task import Draft, Draw, RulerTask
+from indexmem.benchmarks.ruler.task import Draft, DrawSample, RulerTask
 from indexmem.benchmarks.ruler.words import distinct, draw_example_variable, draw_short_number, draw_variable
 
 INTRO = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
@@ -35,7 +35,7 @@ class VariableTracking(RulerTask):
     hops: int = 4
     max_new_tokens: int = 30
 
-    def drawing(self, build: BuildContext) -> Draw:
+    def drawing(self, build: BuildContext) -> DrawSample:
         """Names, number and places of a sample and of its example."""
         filler = Haystack.of([NOISE_LINE], "\n", build.tokenizer)
         return lambda index: self._draw(self.rng(index, build), filler)

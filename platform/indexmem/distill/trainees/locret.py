@@ -27,7 +27,7 @@ from indexmem.models.geometry import Geometry
 SMOOTHING = 2.5e-3  # alpha of the paper
 TARGET = TargetConfig(
     source="logits", loss="kl", scale="head", heads="max", sinks=0
-)  # Locret's own, whatever the spec's is
+)  # Locret always has this target; the spec's `target` is the indexer's
 
 
 def retention_loss(predicted_BHT: Tensor, target_BHT: Tensor, lengths_B: Tensor, smoothing: float) -> Tensor:

@@ -14,7 +14,7 @@ from indexmem.eviction.indexer import INDEXER, IndexerStack
 from indexmem.models.geometry import Geometry
 
 # (spec, geometry, device, trainees made before) -> trainees. Listed in the order in which they are made and run.
-Factory = Callable[[Experiment, Geometry, str, Sequence[Trainee]], Sequence[Trainee]]
+TraineeFactory = Callable[[Experiment, Geometry, str, Sequence[Trainee]], Sequence[Trainee]]
 
 
 def _memories(experiment: Experiment, geometry: Geometry, device: str, made: Sequence[Trainee]) -> list[Trainee]:
@@ -24,7 +24,7 @@ def _memories(experiment: Experiment, geometry: Geometry, device: str, made: Seq
     return [MemoryTrainee(experiment, geometry, base, indexer, device) for base in experiment.memory.bases]
 
 
-TRAINEES: Mapping[str, Factory] = MappingProxyType(
+TRAINEES: Mapping[str, TraineeFactory] = MappingProxyType(
     {
         "indexer": lambda experiment, geometry, device, made: [IndexerTrainee(experiment, geometry)],
         "memory": _memories,

@@ -9,14 +9,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-Entry = Callable[[Sequence[str], Sequence[str]], str]
+WriteEntry = Callable[[Sequence[str], Sequence[str]], str]
 
 
 @dataclass(frozen=True)
 class Layout:
     """`entry` writes one; `header` stands above all of them."""
 
-    entry: Entry
+    entry: WriteEntry
     header: Callable[[Sequence[str]], str] = lambda fields: ""
 
 

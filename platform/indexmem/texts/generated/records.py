@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from indexmem.texts.generated.layouts import BLOCKS, LINES, OBJECTS, SETTINGS, TABLES, Layout, quoted
-from indexmem.texts.generated.values import SPELLINGS, Draw, Spelling, vocabulary
+from indexmem.texts.generated.values import SPELLINGS, Spelling, ValueDraw, vocabulary
 
 DOCUMENTS = 1500
 SHORTEST, LONGEST = 500, 2400  # characters
@@ -46,24 +46,24 @@ STYLES: Sequence[Callable[[str], str]] = (str, str, str.capitalize, str.upper, l
 
 def records(prose: Sequence[str]) -> list[str]:
     """Generated documents; `prose` gives the words."""
-    draw = Draw(random.Random("records"), vocabulary(prose))
+    draw = ValueDraw(random.Random("records"), vocabulary(prose))
     return [_document(draw) for _ in range(DOCUMENTS)]
 
 
-def lines(draw: Draw) -> Iterator[str]:
+def lines(draw: ValueDraw) -> Iterator[str]:
     """Entries of one list without end, all in one line each."""
     layout, fields, kinds = draw.random.choice((*TABLES, *LINES)), *_schema(draw)
     while True:
         yield layout.entry(fields, [kind(draw) for kind in kinds])
 
 
-def _document(draw: Draw) -> str:
+def _document(draw: ValueDraw) -> str:
     """One list or group of settings, or two."""
     length, parts = draw.between(SHORTEST, LONGEST), draw.random.choice((1, 1, 2))
     return "\n\n".join(_part(draw, length // parts) for _ in range(parts))
 
 
-def _part(draw: Draw, length: int) -> str:
+def _part(draw: ValueDraw, length: int) -> str:
     make = draw.random.choice((_table, _table, _objects, _log, _settings))
     title = draw.random.choice(("", "", "{w}\n\n", "# {w}\n\n", "{w}, {p}, {d}\n\n"))
     head = title.format(w=draw.value("phrase").capitalize(), p=draw.value("place"), d=draw.value("date"))
@@ -79,7 +79,7 @@ def _filled(pieces: Iterator[str], length: int) -> str:
     return "\n".join(found)
 
 
-def _schema(draw: Draw) -> tuple[list[str], list[Spelling]]:
+def _schema(draw: ValueDraw) -> tuple[list[str], list[Spelling]]:
     """Names of fields, and how their values are written: some of a theme's, at times one of another kind."""
     theme = THEMES[draw.random.choice(list(THEMES))]
     first, *rest = [field.split(":") for field in theme.split()]
@@ -90,7 +90,7 @@ def _schema(draw: Draw) -> tuple[list[str], list[Spelling]]:
     return [style(name) for name, _ in chosen], [draw.spelling(kind) for _, kind in chosen]
 
 
-def _entries(draw: Draw, layout: Layout) -> Iterator[str]:
+def _entries(draw: ValueDraw, layout: Layout) -> Iterator[str]:
     fields, kinds = _schema(draw)
     if header := layout.header(fields):
         yield header.removesuffix("\n")
@@ -98,15 +98,15 @@ def _entries(draw: Draw, layout: Layout) -> Iterator[str]:
         yield layout.entry(fields, [kind(draw) for kind in kinds])
 
 
-def _table(draw: Draw) -> Iterator[str]:
+def _table(draw: ValueDraw) -> Iterator[str]:
     return _entries(draw, draw.random.choice(TABLES))
 
 
-def _objects(draw: Draw) -> Iterator[str]:
+def _objects(draw: ValueDraw) -> Iterator[str]:
     return _entries(draw, draw.random.choice((*OBJECTS, *BLOCKS)))
 
 
-def _log(draw: Draw) -> Iterator[str]:
+def _log(draw: ValueDraw) -> Iterator[str]:
     """Lines of several programs, each with fields of its own, in the order of their times."""
     layout, second = draw.random.choice(LINES), draw.between(0, 20_000)
     date, form = draw.date("{y}-{m:02d}-{d:02d}"), draw.random.choice(HEADS)
@@ -119,7 +119,7 @@ def _log(draw: Draw) -> Iterator[str]:
         yield form.format(date, time, draw.random.choice(LEVELS), program, said)
 
 
-def _settings(draw: Draw) -> Iterator[str]:
+def _settings(draw: ValueDraw) -> Iterator[str]:
     """Groups of settings, each with a key of its own and a value of any kind."""
     head, line = draw.random.choice(SETTINGS)
     while True:
@@ -129,6 +129,6 @@ def _settings(draw: Draw) -> Iterator[str]:
         yield ""
 
 
-def _setting(draw: Draw) -> dict[str, str]:
+def _setting(draw: ValueDraw) -> dict[str, str]:
     key, value = f"{draw.word()}_{draw.word()}", draw.value(draw.random.choice(list(SPELLINGS)))
     return {"k": key, "K": key.upper(), "t": key.replace("_", " ").capitalize(), "v": value, "q": quoted(value)}

@@ -46,7 +46,7 @@ def vocabulary(prose: Iterable[str]) -> Sequence[str]:
 
 
 @dataclass(frozen=True)
-class Draw:
+class ValueDraw:
     """Draws values of every kind in `SPELLINGS`."""
 
     random: random.Random
@@ -105,16 +105,16 @@ class Draw:
         return f"{self.person(form)}@{self.word()}{self.syllable()}.{self.random.choice(DOMAINS)}"
 
 
-Spelling = Callable[[Draw], str]
+Spelling = Callable[[ValueDraw], str]
 
 
-def _forms(method: Callable[[Draw, str], str], *forms: str) -> tuple[Spelling, ...]:
+def _forms(method: Callable[[ValueDraw, str], str], *forms: str) -> tuple[Spelling, ...]:
     return tuple(lambda draw, form=form: method(draw, form) for form in forms)
 
 
 SPELLINGS: Mapping[str, tuple[Spelling, ...]] = MappingProxyType(
     {
-        "number": (Draw.number,),
+        "number": (ValueDraw.number,),
         "count": (lambda draw: str(draw.between(2, 99)), lambda draw: str(draw.between(2, 999))),
         "decimal": (
             lambda draw: f"0.{draw.between(1, 9999):04d}",
@@ -130,26 +130,36 @@ SPELLINGS: Mapping[str, tuple[Spelling, ...]] = MappingProxyType(
             lambda draw: f"{draw.between(1, 999)},{draw.between(0, 999):03d} EUR",
         ),
         "code": _forms(
-            Draw.shaped, "AA-9999", "AAA999", "9A9A9A", "A-99-AA", "AA99 9AA", "AAAA-9999-A", "999-999-999", "aaa-9999a"
+            ValueDraw.shaped,
+            "AA-9999",
+            "AAA999",
+            "9A9A9A",
+            "A-99-AA",
+            "AA99 9AA",
+            "AAAA-9999-A",
+            "999-999-999",
+            "aaa-9999a",
         ),
-        "hash": _forms(Draw.shaped, "xxxxxxx", "xxxxxxxxxxxx", "xx:xx:xx:xx"),
-        "id": _forms(Draw.identifier, "{}-{}-{}-{}-{}", "{}{}{}{}{}", "{}{}", "id-{1}{2}"),
-        "date": _forms(Draw.date, "{y}-{m:02d}-{d:02d}", "{d} {name} {y}", "{name} {d}, {y}", "{d:02d}/{m:02d}/{y}"),
+        "hash": _forms(ValueDraw.shaped, "xxxxxxx", "xxxxxxxxxxxx", "xx:xx:xx:xx"),
+        "id": _forms(ValueDraw.identifier, "{}-{}-{}-{}-{}", "{}{}{}{}{}", "{}{}", "id-{1}{2}"),
+        "date": _forms(
+            ValueDraw.date, "{y}-{m:02d}-{d:02d}", "{d} {name} {y}", "{name} {d}, {y}", "{d:02d}/{m:02d}/{y}"
+        ),
         "year": (lambda draw: str(draw.between(1850, 2035)),),
-        "time": _forms(Draw.time, "{h:02d}:{m:02d}", "{h:02d}:{m:02d}:{s:02d}"),
-        "stamp": _forms(Draw.stamp, "{y}-{m:02d}-{d:02d} ", "{y}-{m:02d}-{d:02d}T"),
-        "person": _forms(Draw.person, "{first} {last}", "{first} {last}", "{last}, {first}", "{initial}. {last}"),
-        "name": _forms(Draw.person, "{first} {last}", "{initial}. {last}"),
-        "user": _forms(Draw.person, "{small}.{smaller}", "{smaller}", "{small}_{initial}"),
-        "email": _forms(Draw.email, "{small}.{smaller}", "{smaller}", "{small}"),
+        "time": _forms(ValueDraw.time, "{h:02d}:{m:02d}", "{h:02d}:{m:02d}:{s:02d}"),
+        "stamp": _forms(ValueDraw.stamp, "{y}-{m:02d}-{d:02d} ", "{y}-{m:02d}-{d:02d}T"),
+        "person": _forms(ValueDraw.person, "{first} {last}", "{first} {last}", "{last}, {first}", "{initial}. {last}"),
+        "name": _forms(ValueDraw.person, "{first} {last}", "{initial}. {last}"),
+        "user": _forms(ValueDraw.person, "{small}.{smaller}", "{smaller}", "{small}_{initial}"),
+        "email": _forms(ValueDraw.email, "{small}.{smaller}", "{smaller}", "{small}"),
         "place": (lambda draw: draw.name(PLACE_ENDS),),
         "firm": (lambda draw: f"{draw.syllable().capitalize()}{draw.syllable()} {draw.random.choice(FIRM_ENDS)}",),
-        "word": (Draw.word,),
+        "word": (ValueDraw.word,),
         "phrase": (lambda draw: f"{draw.word()} {draw.word()}",),
-        "phone": _forms(Draw.shaped, "+99 999 9999999", "(999) 999-9999", "0999 999999", "999-9999"),
+        "phone": _forms(ValueDraw.shaped, "+99 999 9999999", "(999) 999-9999", "0999 999999", "999-9999"),
         "address": (lambda draw: ".".join(str(draw.between(1, 254)) for _ in range(4)),),
         "path": (lambda draw: f"/{draw.word()}/{draw.word()}/{draw.word()}.{draw.random.choice(SUFFIXES)}",),
-        "version": _forms(Draw.shaped, "9.9.9", "v9.99.9", "9.9"),
+        "version": _forms(ValueDraw.shaped, "9.9.9", "v9.99.9", "9.9"),
         "state": (lambda draw: draw.random.choice(STATES),),
         "flag": (lambda draw: draw.random.choice(("true", "false")), lambda draw: draw.random.choice(("yes", "no"))),
     }
