@@ -53,7 +53,7 @@ def test_every_design_learns(tmp_path, name):
         assert max(losses) < 0.7 and sum(losses) / len(losses) < 0.3
     else:
         assert sum(losses[-10:]) < sum(losses[:10])
-    loaded = MemoryStack.load(tmp_path / "run" / "step-00000060", "indexer")
+    loaded = MemoryStack.load(tmp_path / "run" / "step-00000060", "memory-indexer")
     assert loaded.shape.features == DESIGNS[name]["features"]
 
 
