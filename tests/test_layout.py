@@ -5,6 +5,8 @@ import os
 import platform
 import subprocess
 import sys
+from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,7 @@ ALLOWED = {
     "results": {"config"},
     "tracking": {"config", "results", "locks"},
     "report": {"config", "results"},
-    "cluster": {"config", "tracking"},
+    "cluster": {"config"},
     "sweep": {
         *("config", "models", "eviction", "distill", "benchmarks", "evaluate", "results", "tracking", "progress"),
         *("cluster", "locks"),
@@ -129,6 +131,55 @@ def test_eviction_imports_go_one_way(path):
         parts = name.split(".")
         if parts[:2] == ["indexmem", "eviction"]:
             assert parts[2] not in forbidden, f"eviction/{inside} imports eviction.{parts[2]}"
+
+
+def rooms_of(path: Path) -> set[str]:
+    """Other folders of the package that a module imports from."""
+    found = {name.split(".")[1] for name in imports(path) if name.startswith("indexmem.")} & set(ALLOWED)
+    return found - {path.relative_to(PACKAGE).parts[0]}
+
+
+def test_no_folder_may_import_what_it_does_not_import():
+    used = {room: set().union(*map(rooms_of, (PACKAGE / room).rglob("*.py"))) for room in ALLOWED}
+    assert used == ALLOWED
+
+
+def test_folders_stand_in_an_order():
+    TopologicalSorter(ALLOWED).prepare()  # raises CycleError
+
+
+def test_every_folder_has_its_rule():
+    folders = {path.parent.relative_to(PACKAGE).parts[0] for path in MODULES if path.parent != PACKAGE}
+    assert folders == {*ALLOWED, "commands"}
+
+
+def test_what_stands_outside_of_folders_imports_none_of_them():
+    outside = {path for path in MODULES if path.parent == PACKAGE and path.name not in COMMAND_LINE}
+    assert {path.name: rooms_of(path) for path in outside if rooms_of(path)} == {}
+
+
+def defined(path: Path) -> dict[str, bool]:
+    """Public names that a module defines at its top -> whether it is a constant."""
+    names = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names[node.name] = False
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id: target.id.isupper() for target in targets if isinstance(target, ast.Name)}
+    return {name: constant for name, constant in names.items() if not name.startswith("_")}
+
+
+def test_a_public_name_has_one_home():
+    """Classes, functions and types, and constants that other modules import; a module's own constants may repeat."""
+    imported = {name for path in MODULES for name in imports(path)}
+    homes = defaultdict(list)
+    for path in MODULES:
+        module = ".".join(("indexmem", *path.relative_to(PACKAGE).with_suffix("").parts))
+        for name, constant in defined(path).items():
+            if not constant or f"{module}.{name}" in imported:
+                homes[name].append(str(path.relative_to(PACKAGE)))
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
 
 
 def test_no_file_outgrows_its_responsibility():

@@ -2,8 +2,8 @@
 
     import indexmem
 
-    result = indexmem.run_grid("testbed", methods=["full", "indexer", "keydiff"], benchmarks=["niah_multikey_1"],
-                               ratios=[0.5, 0.9], samples=4, length=1024, modules="testbed-modules")
+    grid = dict(methods=["full", "indexer"], benchmarks=["vt"], ratios=[0.9])
+    result = indexmem.run_grid("testbed", modules="testbed-modules", **grid)
     print(result.table())
 
 Both `train_modules` and `run_grid` make a spec (`config.schema.Experiment`) of their arguments and go the way of the
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from indexmem.evaluate.grid import GridPlan
 
-Named = str | Mapping[str, Any]  # 'snapkv', or {'name': 'snapkv', 'params': {'window_size': 32}}
+SpecEntry = str | Mapping[str, Any]  # 'snapkv', or {'name': 'snapkv', 'params': {'window_size': 32}}
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class GridResult:
 def train_modules(
     model: str | Path | None = None,
     *,
-    texts: Sequence[Named] | None = None,
+    texts: Sequence[SpecEntry] | None = None,
     steps: int | None = None,
     modules: Sequence[str] | None = None,
     name: str | None = None,
@@ -138,8 +138,8 @@ def train_modules(
 
 def run_grid(
     model: str | Path | None = None,
-    methods: Sequence[Named] | None = None,
-    benchmarks: Sequence[Named] | None = None,
+    methods: Sequence[SpecEntry] | None = None,
+    benchmarks: Sequence[SpecEntry] | None = None,
     ratios: Sequence[float] | None = None,
     *,
     budgets: Sequence[str] | None = None,

@@ -14,9 +14,9 @@ class MissingExtra(UserError, ImportError):
 def need(extra: str, *libraries: str) -> None:
     """Raises MissingExtra, which names the extra, if one of the libraries is not installed. Imports none of them."""
     if absent := [library for library in libraries if find_spec(library) is None]:
-        raise missing(extra, " and ".join(absent))
+        raise missing(extra, ", ".join(absent))
 
 
 def missing(extra: str, library: str) -> MissingExtra:
     """The error for a library that could not be imported."""
-    return MissingExtra(f"{library} is not installed. Type: pip install 'indexmem[{extra}]'")
+    return MissingExtra(f"Not installed: {library}. Type: pip install 'indexmem[{extra}]'")
