@@ -46,7 +46,7 @@ class Checkpoint:
     modules: Mapping[str, str]
 
 
-def mirror_training(
+def send_training(
     runs: Runs,
     experiment: Experiment,
     distill_id: str,

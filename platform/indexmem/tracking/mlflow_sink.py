@@ -113,7 +113,7 @@ class MlflowSink:
         """
         with self._mirroring(), self._turn(distill_id, wait=wait or finished):
             runs = self._runs(experiment, "distill", distill_runs.DISTILL_NOTE)
-            run = distill_runs.mirror_training(runs, experiment, distill_id, history, params or {})
+            run = distill_runs.send_training(runs, experiment, distill_id, history, params or {})
             if finished and checkpoint is not None:
                 distill_runs.publish_checkpoint(runs, run.info.run_id, experiment, distill_id, checkpoint)
             if finished:

@@ -24,7 +24,7 @@ from indexmem.eviction.ranking import best_of_all, comparable, two_stages
 from indexmem.eviction.selection import Selection, Shared, whole_tokens
 from indexmem.models.attention import LayerTap, output_weight
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
+ZeroToOne = Annotated[float, Field(ge=0, le=1)]
 TOKEN_BLOCK = 4096  # tokens projected at once: bounds the product at TOKEN_BLOCK x D
 
 
@@ -32,7 +32,7 @@ class AdaKVConfig(MethodParams):
     """Parameters of `adakv`."""
 
     base: MethodConfig = Field(MethodConfig(name="snapkv"), description="whose scores: a name, or a method")
-    alpha_safeguard: Fraction = Field(0.2, description="share of an even budget that every head keeps in any case")
+    alpha_safeguard: ZeroToOne = Field(0.2, description="share of an even budget that every head keeps in any case")
 
 
 class CriticalKVConfig(MethodParams):
@@ -40,13 +40,13 @@ class CriticalKVConfig(MethodParams):
 
     base: MethodConfig = Field(MethodConfig(name="snapkv"), description="whose scores: a name, or a method")
     epsilon: Annotated[float, Field(ge=0)] = Field(1e-4, description="added to the scores of the second stage")
-    first_stage_ratio: Fraction = Field(0.5, description="share of the budget that goes by the scores alone")
+    first_stage_ratio: ZeroToOne = Field(0.5, description="share of the budget that goes by the scores alone")
 
 
 class CriticalAdaKVConfig(CriticalKVConfig):
     """Parameters of `critical_adakv`."""
 
-    alpha_safeguard: Fraction = Field(0.2, description="share of an even budget that every head keeps in any case")
+    alpha_safeguard: ZeroToOne = Field(0.2, description="share of an even budget that every head keeps in any case")
 
 
 class AdaKV(ByScoresOf):
