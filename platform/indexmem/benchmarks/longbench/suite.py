@@ -123,6 +123,8 @@ def _benchmark(key: str, more: bool, path: str, protocol: Protocol, compat: bool
 
 
 def _suite(keys: Sequence[str], more: bool) -> Callable[..., Sequence[Benchmark]]:
+    """A factory of the sets `keys`, or of one of them alone; with `more` those of LongBench-E."""
+
     def suite(
         *,
         path: str = HUB,
@@ -141,17 +143,8 @@ def _suite(keys: Sequence[str], more: bool) -> Callable[..., Sequence[Benchmark]
     return suite
 
 
-def _single(key: str, more: bool) -> Callable[..., Sequence[Benchmark]]:
-    def single(
-        *, path: str = HUB, protocol: Protocol = "official", compat: bool = True, limit: PositiveInt | None = None
-    ) -> Sequence[Benchmark]:
-        return (_benchmark(key, more, path, protocol, compat, limit),)
-
-    return single
-
-
 LONGBENCH: Mapping[str, Callable[..., Sequence[Benchmark]]] = MappingProxyType(
     {"longbench": _suite(tuple(SETS), more=False), "longbench_e": _suite(SETS_E, more=True)}
-    | {f"longbench_{key}": _single(key, more=False) for key in SETS}
-    | {f"longbench_e_{key}": _single(key, more=True) for key in SETS_E}
+    | {f"longbench_{key}": _suite((key,), more=False) for key in SETS}
+    | {f"longbench_e_{key}": _suite((key,), more=True) for key in SETS_E}
 )
