@@ -10,7 +10,7 @@ from typing import Any
 from indexmem.config.load import validate
 from indexmem.errors import UserError
 from indexmem.eviction.memory.base import MemoryShape
-from indexmem.eviction.memory.stack import KINDS
+from indexmem.eviction.memory.stack import MEMORY_KINDS
 from indexmem.models.geometry import Geometry
 
 LINEAR: Mapping[str, Any] = MappingProxyType(
@@ -54,5 +54,5 @@ def shape_of(name: str, geometry: Geometry) -> MemoryShape:
 
 def equal_tokens(shape: MemoryShape, geometry: Geometry) -> int:
     """Tokens per KV head whose fp32 K and V take at least as many numbers as the memory's state."""
-    state = KINDS[shape.features](shape, geometry).state_floats()
+    state = MEMORY_KINDS[shape.features](shape, geometry).state_floats()
     return math.ceil(state / (2 * geometry.kv_heads * geometry.head_dim))

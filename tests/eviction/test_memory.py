@@ -14,7 +14,7 @@ from indexmem.eviction.memory.attention import merge, partial_attention
 from indexmem.eviction.memory.base import Evicted, MemoryShape, MemoryState
 from indexmem.eviction.memory.clustering import cluster_means, k_means, nearest_centre
 from indexmem.eviction.memory.memory_reference import linear_readout, positive_joint_readout, slot_readout, slot_writes
-from indexmem.eviction.memory.stack import KINDS, MemoryStack
+from indexmem.eviction.memory.stack import MEMORY_KINDS, MemoryStack
 from indexmem.models.geometry import Geometry
 
 GEOMETRY = Geometry.of(tiny_config("llama"))  # 4 query heads, 2 KV heads of 16, hidden size 48
@@ -24,7 +24,7 @@ HEADS, KV, DIM, HIDDEN, LENGTH = 4, 2, 16, 48, 12
 def build(**settings_):
     torch.manual_seed(1)
     shape = MemoryShape.of(MemoryConfig(**settings_), GEOMETRY)
-    memory = KINDS[shape.features](shape, GEOMETRY)
+    memory = MEMORY_KINDS[shape.features](shape, GEOMETRY)
     with torch.no_grad():
         for parameter in memory.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
@@ -113,7 +113,7 @@ def test_slots_after_several_writes_equal_their_equations(count, dim):
 def test_enough_slots_lose_nothing():
     """One slot for each evicted token: the fused output is full attention."""
     shape = MemoryShape.of(MemoryConfig(dim=LENGTH), GEOMETRY)
-    memory = KINDS["slots"](shape, GEOMETRY)
+    memory = MEMORY_KINDS["slots"](shape, GEOMETRY)
     key, value, leaves, query, kept, lost = scene()
     full, _ = merge(kept, lost)
     got = memory.read(memory.write(None, Evicted(key, value, leaves)), query, *kept).output_BQnd
