@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from indexmem.files import TEMPORARY, draft_of, write_whole
+from indexmem.files import TEMPORARY, check_writable, draft_of, write_whole
 
 
 def test_replaces_text_and_bytes_and_makes_the_folder(tmp_path):
@@ -51,3 +51,8 @@ def test_killed_writers_leave_the_old_or_the_new_and_drafts_that_no_reader_takes
         assert path.read_text() in ("x" * 50_000, "y" * 50_000)
     assert list(tmp_path.glob("*.json")) == [path]
     assert all(file.name.startswith(TEMPORARY) for file in tmp_path.iterdir() if file != path)
+
+
+def test_looking_whether_a_folder_can_be_written_leaves_nothing_in_it(tmp_path):
+    check_writable(tmp_path / "new")
+    assert list((tmp_path / "new").iterdir()) == []

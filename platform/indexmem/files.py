@@ -53,9 +53,11 @@ def folder_at(path: Path) -> Path:
 
 
 def check_writable(folder: Path) -> None:
-    """Make the folder and write to it. Raises UserError that says why that is not possible."""
+    """Make the folder, write to it and remove what was written. Raises UserError that says why that is not possible."""
+    probe = folder / f"{TEMPORARY}probe-{uuid.uuid4().hex}"
     try:
-        write_whole(folder / f"{TEMPORARY}probe-{uuid.uuid4().hex}", b"")
+        write_whole(probe, b"")
+        probe.unlink()
     except OSError as error:
         raise UserError(unwritable(error)) from None
 
