@@ -18,7 +18,7 @@ from indexmem.files import write_whole
 @pytest.fixture
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for verb in ("distill", "evaluate", "sweep"):
-        starter = f"indexmem.commands.{verb}.cluster"
+        starter = f"indexmem.commands.{verb}.ray_cluster"
         monkeypatch.setattr(starter, lambda *a, **k: pytest.fail("Ray was about to start"))
     save_tiny_model(tmp_path / "model")
     (tmp_path / "text.txt").write_text(TEXT)
