@@ -101,6 +101,23 @@ def test_every_file_that_the_method_page_names_exists():
     assert missing_files(METHOD.read_text(encoding="utf-8")) == []
 
 
+@pytest.mark.parametrize("page", ["walk.md", "reading.md"])
+def test_every_file_on_the_way_through_the_code_exists(page):
+    assert missing_files((REPOSITORY / "docs" / page).read_text(encoding="utf-8")) == []
+
+
+def test_the_walk_names_what_is_called_where_it_is_and_fits_one_screen():
+    text = (REPOSITORY / "docs" / "walk.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 40
+    rows = [line.split("|")[2:4] for line in text.splitlines() if line.startswith("|") and "`" in line]
+    wrong = []
+    for where, calls in rows:
+        files = [PACKAGE / code for code in CODE.findall(where)]
+        known = set().union(*(members(ast.parse(file.read_text(encoding="utf-8"))) for file in files))
+        wrong += [name for code in CODE.findall(calls) for name in code.split(".") if name not in known]
+    assert wrong == []
+
+
 def test_every_name_on_the_method_page_is_a_member_or_a_setting():
     assert unknown_names(METHOD.read_text(encoding="utf-8")) == []
 
