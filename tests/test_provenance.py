@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from indexmem import provenance as module
 from indexmem.provenance import COMMIT_VARIABLE, provenance
-from indexmem.tracking import provenance as module
 
 
 @pytest.fixture
