@@ -2,8 +2,8 @@
 
     python jobs/pretrain_testbed.py sweeps/testbed.yaml [key=value ...]
 
-Without Ray: python jobs/pretrain_testbed.py sweeps/testbed.yaml --without-ray FOLDER, also under torchrun.
-It needs the package in indexmem-testbed/, which `make env` installs. On a cluster: docs/testbed.md.
+On several GPUs: torchrun --nproc-per-node 2 jobs/pretrain_testbed.py sweeps/testbed.yaml
+It needs the package in indexmem-testbed/, which `make env` installs.
 """
 
 import sys

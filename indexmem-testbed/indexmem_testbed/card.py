@@ -15,8 +15,8 @@ from indexmem_testbed.model import STARTED_FROM, TRAINED, read_trained
 MAX_MIB = 16
 THEN = "; then "  # between trainings
 COMMANDS = (
-    "python jobs/pretrain_testbed.py sweeps/testbed.yaml --without-ray build/testbed",
-    "python jobs/pretrain_testbed.py sweeps/testbed-longer.yaml --without-ray build/testbed-longer",
+    "python jobs/pretrain_testbed.py sweeps/testbed.yaml",
+    "python jobs/pretrain_testbed.py sweeps/testbed-longer.yaml",
 )
 
 CARD = """\

@@ -5,10 +5,11 @@ indexmem reads specs that have this section, but does not look into it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated
+from types import MappingProxyType
+from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -54,6 +55,13 @@ class StageConfig(Section):
 class PretrainConfig(Section):
     """What is trained on, how long, and how."""
 
+    gone: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "workers": "Start so many processes: torchrun --nproc-per-node N jobs/pretrain_testbed.py SPEC",
+            "use_gpu": "Leave it out: a GPU is used where there is one.",
+            "max_failures": "Leave it out: the same command goes on from the last checkpoint.",
+        }
+    )
     architecture: ArchitectureConfig = ArchitectureConfig()
     start_from: str | None = Field(
         None,
@@ -66,7 +74,7 @@ class PretrainConfig(Section):
     )
     stages: tuple[StageConfig, ...] = (StageConfig(length=256, share=1.0),)
     steps: PositiveInt = 4000
-    step_tokens: PositiveInt = Field(65536, description="tokens of one step of all workers")
+    step_tokens: PositiveInt = Field(65536, description="tokens of one step of all ranks")
     warmup: Share = Field(0.02, description="share of the steps in which the learning rate rises")
     decay: Share = Field(0.4, description="share of the steps in which it falls, at the end")
     peak_lr: PositiveFloat = 2e-3
@@ -74,13 +82,10 @@ class PretrainConfig(Section):
     betas: tuple[Share, Share] = (0.9, 0.95)
     weight_decay: NonNegativeFloat = 0.1
     grad_clip: PositiveFloat = 1.0
-    workers: PositiveInt = Field(1, description="DDP processes; one GPU each when `use_gpu`")
-    use_gpu: bool = False
-    loaders: NonNegativeInt = Field(0, description="processes of each worker that make its batches")
+    loaders: NonNegativeInt = Field(0, description="processes of each rank that make its batches")
     compile: bool = Field(True, description="compile the layers where a GPU is there")
     checkpoint_every: PositiveInt = 500
     keep_checkpoints: PositiveInt = 2
-    max_failures: NonNegativeInt = Field(3, description="worker-group restarts before the run fails")
     evaluate_every: PositiveInt = Field(500, description="steps between validations")
     evaluate_samples: NonNegativeInt = Field(16, description="of each task and length; 0: no validation")
     evaluate_lengths: tuple[PositiveInt, ...] = (1024, 2048, 4096)
@@ -101,10 +106,9 @@ class PretrainConfig(Section):
         if longest > self.architecture.max_positions:
             raise ValueError(f"a stage of {longest} tokens exceeds max_positions={self.architecture.max_positions}")
         for stage in self.stages:
-            if self.step_tokens % (stage.length * self.workers):
+            if self.step_tokens % stage.length:
                 raise ValueError(
-                    f"step_tokens={self.step_tokens} must be a multiple of workers={self.workers} times the "
-                    f"length {stage.length} of each stage"
+                    f"step_tokens={self.step_tokens} must be a multiple of the length {stage.length} of each stage"
                 )
         return self
 

@@ -1,4 +1,4 @@
-"""The pre-training loop. It knows no Ray: where it runs, it learns from a TrainContext."""
+"""The pre-training loop. Where it runs, it learns from a TrainContext."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import nn
 
 from indexmem.config.learning_rate import LearningRateConfig
 from indexmem.distill.history import History
+from indexmem.errors import UserError
 from indexmem.texts.documents import documents_hash, documents_of
 from indexmem_testbed.config import PretrainConfig
 from indexmem_testbed.model import STARTED_FROM, STATE, WeightedLoss, make_model, read_trained, save_model
-from indexmem_testbed.progress import EXACT
 from indexmem_testbed.start import load_start, start_folder
 from indexmem_testbed.stream import PretrainStream
 from indexmem_testbed.validation import Group, ValidationSet, exact_match
@@ -23,7 +23,13 @@ from indexmem_testbed.validation import Group, ValidationSet, exact_match
 if TYPE_CHECKING:
     from indexmem.distill.loop import TrainContext  # importing it for good would take all that distillation needs
 
+# Settings that change how fast or how safely training runs, not what it computes; start_from is a path.
+OPERATIONAL = {
+    *("loaders", "compile", "checkpoint_every", "keep_checkpoints", "start_from"),
+    *("evaluate_every", "evaluate_samples", "evaluate_lengths", "heldout"),
+}
 ROWS_AT_ONCE = 20  # steps whose metrics are written together
+EXACT = "exact_niah_"  # followed by a length: the mean over the needle tasks
 UNCOMPILED = "force_eager"  # validation has a shape of its own for each batch
 
 
@@ -35,7 +41,7 @@ def pretrain(config: PretrainConfig, context: TrainContext, history: History, mo
     """
     device = next(module.parameters()).device
     optimizer = _optimizer(module, config)
-    start = _resume(context.restore(), module, optimizer)
+    start = _resume(context.restore(), module, optimizer, config)
     synchronised = context.wrap(module)
     rates = schedule(config)
     batches = PretrainStream(config, context.rank, context.world).batches(start)
@@ -88,6 +94,25 @@ def new_module(config: PretrainConfig, device: torch.device) -> WeightedLoss:
     return WeightedLoss(model).to(device)
 
 
+def compile_layers(module: WeightedLoss, config: PretrainConfig, world: int) -> None:
+    """Compile the layers, and try them at each length. If the compiler fails, that is said and they run as they are.
+
+    Layers are compiled one by one, not the model as a whole: they share their code, so each length is compiled once.
+    """
+    layers = module.model.model.layers
+    for layer in layers:
+        layer.compile(dynamic=False)
+    try:
+        for length in sorted({stage.length for stage in config.stages}):
+            shape, device = (config.step_tokens // length // world, length), module.model.device
+            module(torch.zeros(shape, dtype=torch.long, device=device), torch.ones(shape, device=device)).backward()
+    except Exception as error:  # whatever a compiler may raise: the training itself needs none
+        print(f"not compiled: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+        for layer in layers:
+            layer._compiled_call_impl = None
+    module.zero_grad(set_to_none=True)
+
+
 def schedule(config: PretrainConfig) -> LearningRateConfig:
     """Warmup, constant rate and linear decay in steps."""
     warmup, decay = (max(1, round(share * config.steps)) for share in (config.warmup, config.decay))
@@ -120,9 +145,15 @@ def _optimizer(module: nn.Module, config: PretrainConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.peak_lr, betas=config.betas, fused=fused)
 
 
-def _resume(folder: Path | None, module: WeightedLoss, optimizer: torch.optim.Optimizer) -> int:
+def _resume(folder: Path | None, module: WeightedLoss, optimizer: torch.optim.Optimizer, config: PretrainConfig) -> int:
+    """The step to go on with. Raises UserError for a checkpoint of a training with other settings."""
     if folder is None:
         return 0
+    before, now = read_trained(folder)["pretrain"], config.model_dump(mode="json", exclude=OPERATIONAL)
+    if other := [name for name, value in now.items() if before.get(name) != value]:
+        raise UserError(
+            f"{folder.parent} holds a training with other settings: {', '.join(other)}. Give this one another --folder."
+        )
     device = next(module.parameters()).device
     state = torch.load(folder / STATE, weights_only=True, map_location=device)
     module.model.load_state_dict(state["model"])

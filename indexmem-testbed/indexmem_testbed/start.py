@@ -8,7 +8,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
-from indexmem.archives import sha256_of
 from indexmem.errors import UserError
 from indexmem.files import expanded
 from indexmem.models.assets import WEIGHTS, shipped_models
@@ -30,11 +29,6 @@ def start_folder(name: str) -> Path:
                 f"at its end, or a model of this package: {', '.join(shipped_models()) or 'none'}."
             )
     return folder
-
-
-def start_hash(name: str) -> str:
-    """Of the weights, whatever their folder is called. Raises UserError as `start_folder` does."""
-    return sha256_of(start_folder(name) / WEIGHTS)
 
 
 def load_start(model: LlamaForCausalLM, folder: Path) -> None:

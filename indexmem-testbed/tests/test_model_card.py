@@ -84,4 +84,7 @@ def test_mistakes_in_the_section_are_found_before_anything_starts(tmp_path, caps
     assert "sum to 0.5, not to 1" in capsys.readouterr().err
     spec.write_text("pretrain: {step_tokens: 300}\n")
     assert main([str(spec), "--dry-run"]) == 2
-    assert "must be a multiple of workers=1 times the length 256" in capsys.readouterr().err
+    assert "must be a multiple of the length 256" in capsys.readouterr().err
+    spec.write_text("pretrain: {workers: 2}\n")
+    assert main([str(spec), "--dry-run"]) == 2
+    assert "'pretrain.workers' is no setting any more. Start so many processes: torchrun" in capsys.readouterr().err

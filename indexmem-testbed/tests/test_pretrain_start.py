@@ -13,7 +13,6 @@ from indexmem_testbed.config import PretrainConfig, load_pretraining
 from indexmem_testbed.local import RankContext
 from indexmem_testbed.loop import new_module, pretrain
 from indexmem_testbed.model import make_model, read_trained, save_model
-from indexmem_testbed.runs import PretrainRun
 from indexmem_testbed.start import load_start
 from indexmem_testbed.workflow import check_pretrain
 
@@ -87,25 +86,11 @@ def test_a_damaged_record_is_named(first):
         read_trained(first)
 
 
-def test_a_run_s_name_depends_on_the_weights_and_not_on_their_folder(first, tmp_path):
-    def name(start):
-        return PretrainRun.of(load_pretraining("sweeps/testbed.yaml", [f"pretrain.start_from={start}"])).id
-
-    copied = tmp_path / "copied"
-    first.rename(copied)
-    ours = name(copied)
-    copied.rename(first)
-    assert name(first) == ours
-    save_model(make_model(PretrainConfig(architecture=ARCHITECTURE).architecture, 6), first, {"step": 77})
-    assert name(first) != ours
-    assert name("null") not in (ours, name(first))
-
-
 def test_the_spec_of_the_shipped_weights_is_what_their_record_says():
     trained = read_trained(shipped_models()["testbed"])
-    speed = {"loaders", "workers", "use_gpu", "compile"}
+    speed = {"loaders", "compile", "workers", "use_gpu", "max_failures"}  # the last three were settings once
     for record, spec in ((trained["started_from"], "testbed"), (trained, "testbed-longer")):
         asked = load_pretraining(f"sweeps/{spec}.yaml", []).pretrain.model_dump(
-            mode="json", exclude={"start_from", *speed}
+            mode="json", exclude={"start_from", "loaders", "compile"}
         )
         assert {key: value for key, value in record["pretrain"].items() if key not in speed} == asked

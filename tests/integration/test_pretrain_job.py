@@ -1,20 +1,18 @@
-"""The job on Ray Train: two workers train, publish a model folder, and a second start finds it."""
+"""Two processes of `torchrun` train a model together, and a second start finds it."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import yaml
 
 from indexmem.distill.history import History
-from indexmem_testbed.config import load_pretraining
-from indexmem_testbed.runs import PretrainRun
-from indexmem_testbed.train import train
 
-pytestmark = pytest.mark.ray
+pytestmark = pytest.mark.ray  # slow
 
 
-@pytest.fixture
-def experiment(tmp_path):
+def test_two_processes_train_the_model(tmp_path):
     spec = {
         "name": "tiny-testbed",
         "pretrain": {
@@ -23,21 +21,15 @@ def experiment(tmp_path):
             "stages": [{"length": 32, "share": 1.0, "dense": 1.0}],
             "steps": 6,
             "step_tokens": 256,
-            "workers": 2,
             "checkpoint_every": 3,
             "evaluate_samples": 0,
         },
-        "run": {"root": str(tmp_path / "runs")},
     }
-    path = tmp_path / "spec.yaml"
-    path.write_text(yaml.safe_dump(spec))
-    return load_pretraining(path)
-
-
-def test_two_workers_train_the_model(local_ray, experiment):
-    run, seen = PretrainRun.of(experiment), []
-    assert train(experiment, run, seen.append) is None
-    assert json.loads((run.final / "trained.json").read_text())["step"] == 6
-    assert (run.final / "model.safetensors").is_file() and not (run.final / "state.pt").exists()
-    rows = History(run.history, span=3).read()
-    assert [row["step"] for row in rows] == list(range(6)) == [row["step"] for row in seen[-1]]
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    two = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    for _ in range(2):
+        subprocess.run([*two, "-m", "indexmem_testbed", "spec.yaml"], cwd=tmp_path, check=True, timeout=300)
+    folder = tmp_path / "build" / "tiny-testbed"
+    assert json.loads((folder / "final" / "trained.json").read_text())["step"] == 6
+    assert (folder / "final" / "model.safetensors").is_file() and not (folder / "final" / "state.pt").exists()
+    assert [row["step"] for row in History(folder / "history", span=3).read()] == list(range(6))
