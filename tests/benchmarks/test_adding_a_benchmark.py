@@ -13,7 +13,7 @@ from tiny_tokenizers import KINDS, TEXT, tiny_tokenizer
 
 from indexmem.benchmarks import registry
 from indexmem.benchmarks.base import BuildContext
-from indexmem.benchmarks.jsonl import METRICS
+from indexmem.benchmarks.own.metrics import METRICS
 from indexmem.benchmarks.registry import BENCHMARKS, make_benchmarks
 from indexmem.config.schema import BenchmarkConfig
 
@@ -49,14 +49,15 @@ def test_it_works_as_a_registered_benchmark(code, monkeypatch):
         list(benchmark.samples(1, build(length=30)))
 
 
-def test_the_example_line_is_a_good_one(tmp_path):
-    (line,) = re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)
-    (tmp_path / "mine.jsonl").write_text(line)
+def test_the_example_lines_are_good_ones(tmp_path):
+    lines = re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
     config = BenchmarkConfig(name="jsonl", params={"path": str(tmp_path / "mine.jsonl")})
     (benchmark,) = make_benchmarks([config])
-    (sample,) = benchmark.samples(1, build())
-    assert benchmark.score("in the harbour", sample) == 1.0
-    assert sample.labels == json.loads(line)["labels"]
+    plain, choice = benchmark.samples(5, build())
+    assert benchmark.score(f"It hangs {plain.references[0]}.", plain) == 1.0
+    assert choice.labels == json.loads(lines[1])["labels"]
+    assert [benchmark.score(answer, choice) for answer in ("B", "A", "red", "blue")] == [1.0, 0.0, 1.0, 0.0]
 
 
 def test_the_page_names_every_metric():

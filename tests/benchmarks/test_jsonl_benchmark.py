@@ -8,8 +8,9 @@ import pytest
 from tiny_tokenizers import TEXT, tiny_tokenizer
 
 from indexmem.benchmarks.base import BuildContext, Sample, build_hash
-from indexmem.benchmarks.jsonl import METRICS
+from indexmem.benchmarks.own.metrics import METRICS
 from indexmem.benchmarks.registry import make_benchmarks
+from indexmem.config.load import load
 from indexmem.config.schema import BenchmarkConfig
 from indexmem.errors import UserError
 
@@ -19,6 +20,12 @@ ROW = {
     "answer_prefix": "It hangs",
     "answers": ["in the harbour"],
     "metric": "contains_any",
+}
+CHOICE = {
+    "context": "The lantern is dark red.",
+    "question": "Which colour is it?",
+    "options": ["blue", "red", "dark red", "5"],
+    "answers": ["C"],
 }
 BUILD = BuildContext(tokenizer=tiny_tokenizer(), length=256, seed=0, haystack=TEXT)
 
@@ -89,6 +96,7 @@ def test_other_rows_are_another_build(tmp_path):
 @pytest.mark.parametrize(
     ("metric", "answers", "prediction", "score"),
     [
+        ("contains", ["one", "two"], "two", 1.0),
         ("contains_all", ["one", "two"], "One, and no more", 0.5),
         ("contains_any", ["one", "two"], "two", 1.0),
         ("exact", ["One "], " one", 1.0),
@@ -122,7 +130,7 @@ def test_every_metric_is_tested():
         (ROW | {"labels": {"\ud83d": 1}}, "line 3: not valid JSON .half a character"),
         (ROW | {"labels": {"depth": float("nan")}}, "line 3: not valid JSON .NaN is no number"),
         ("[]", "line 3: expected an object with the fields context .text., question"),
-        ({"context": "x"}, "line 3: the field 'question' is missing. Expected: context .text., .*metric .text."),
+        ({"context": "x"}, "line 3: the field 'question' is missing. Expected: context .text., .*answers .a list."),
         (ROW | {"question": 3}, "line 3: 'question' must be text, got 3"),
         (ROW | {"context": ""}, "line 3: 'context' is empty"),
         (ROW | {"context": " \n"}, "line 3: 'context' is empty"),
@@ -132,6 +140,15 @@ def test_every_metric_is_tested():
         (ROW | {"max_new_tokens": True}, "line 3: 'max_new_tokens' must be a whole number, got True"),
         (ROW | {"max_new_tokens": 0}, "line 3: 'max_new_tokens' must be 1 or more, got 0"),
         (ROW | {"labels": "hard"}, "line 3: 'labels' must be a mapping, got 'hard'"),
+        (ROW | {"match": "most"}, "line 3: 'match' must be any or all, got 'most'"),
+        (ROW | {"match": "any"}, "line 3: 'contains_any' says by itself how answers count"),
+        (CHOICE | {"metric": "exact"}, "line 3: 'metric' has no effect on a row with 'options'"),
+        (CHOICE | {"options": ["red"]}, "line 3: 'options' must list 2 to 26 texts, got 1"),
+        (CHOICE | {"options": []}, "line 3: 'options' must list 2 to 26 texts, got 0"),
+        (CHOICE | {"options": ["red", "Red "]}, "line 3: each of 'options' must be a text of its own"),
+        (CHOICE | {"options": ["red", 7]}, "line 3: each of 'options' must be text, got 7"),
+        (CHOICE | {"answers": ["E"]}, "line 3: the answer 'E' is no option. Write one of A, B, C, D or its text"),
+        (CHOICE | {"options": ["B", "A"], "answers": ["A"]}, "line 3: the answer 'A' is the letter of one option and"),
         (ROW | {"lables": {}}, "line 3: unknown field 'lables'. Fields: context, question"),
     ],
 )
@@ -151,3 +168,87 @@ def test_what_does_not_fit_or_is_not_there_is_said(tmp_path):
         list(make(write(tmp_path, "")).samples(1, BUILD))
     with pytest.raises(UserError, match=r"path: .*issing"):
         make_benchmarks([BenchmarkConfig(name="jsonl")])
+
+
+def test_a_row_needs_no_more_than_a_context_a_question_and_answers(tmp_path):
+    benchmark = make(write(tmp_path, {name: ROW[name] for name in ("context", "question", "answers")}))
+    (sample,) = benchmark.samples(1, BUILD)
+    assert sample.answer_prefix == ""
+    assert benchmark.score("It hangs in the Harbour!", sample) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "params", "score"),
+    [
+        ({"metric": "exact", "match": "all"}, {}, 0.5),
+        ({"metric": "exact", "match": "any"}, {"match": "all"}, 1.0),
+        ({"metric": "exact"}, {"match": "all"}, 0.5),
+        ({}, {"metric": "exact", "match": "all"}, 0.5),
+        ({}, {"metric": "contains_all"}, 0.5),
+        ({}, {}, 1.0),
+    ],
+)
+def test_any_or_all_answers_by_row_or_for_the_file(tmp_path, changes, params, score):
+    row = {name: ROW[name] for name in ("context", "question")} | {"answers": ["two", "one"]} | changes
+    benchmark = make(write(tmp_path, row), **params)
+    (sample,) = benchmark.samples(1, BUILD)
+    assert benchmark.score("one", sample) == score
+
+
+def test_files_from_before_keep_their_identity(tmp_path):
+    """The hash is of the rows alone, as it was when each had to name its metric and its prefix."""
+    assert make(write(tmp_path, ROW)).ingredients(BUILD).keys() == {"rows"}
+    plain = write(tmp_path, {name: ROW[name] for name in ("context", "question", "answers")})
+    hashes = {build_hash(make(plain, **params), BUILD) for params in ({}, {"metric": "exact"}, {"match": "all"})}
+    assert len(hashes) == 3
+
+
+def test_options_are_shown_and_the_right_one_named_by_letter_or_text(tmp_path):
+    lines = [CHOICE, CHOICE | {"answers": ["Dark Red"]}, CHOICE | {"answers": ["c", "B"]}]
+    by_letter, by_text, two = make(write(tmp_path, *lines)).samples(3, BUILD)
+    assert by_letter.question == "Which colour is it?\nA. blue\nB. red\nC. dark red\nD. 5\n"
+    assert by_letter.references == by_text.references == ("C. dark red",)
+    assert two.references == ("B. red", "C. dark red")
+
+
+@pytest.mark.parametrize(
+    ("answer", "letter"),
+    [
+        ("C", "C"),
+        (" (C) because it is", "C"),
+        ("**C** is right", "C"),
+        ("C.", "C"),
+        ("B: red. The answer is C.", "C"),
+        ("Answer: (b)", None),  # letters are capitals
+        ("the correct answer is option C", "C"),
+        ("A red lantern", "B"),  # an article, not a letter
+        ("Blue", "A"),
+        ("It is dark  red.", "C"),  # and not 'red'
+        ("dark red, not red", None),
+        ("blue or red", None),
+        ("55", None),
+        ("5", "D"),
+        ("E", None),
+        ("", None),
+    ],
+)
+def test_which_option_an_answer_chooses(tmp_path, answer, letter):
+    rows = [CHOICE | {"answers": [right]} for right in "ABCD"]
+    benchmark = make(write(tmp_path, *rows))
+    scores = [benchmark.score(answer, sample) for sample in benchmark.samples(4, BUILD)]
+    assert scores == [float(letter == right) for right in "ABCD"]
+
+
+def test_a_path_is_looked_for_beside_the_spec_and_then_in_the_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "specs").mkdir()
+    (tmp_path / "here").mkdir()
+    for folder in ("specs", "here"):
+        (tmp_path / folder / "both.jsonl").write_text("")
+    (tmp_path / "here" / "one.jsonl").write_text("")
+    entries = [f"{{name: jsonl, params: {{path: {name}.jsonl, name: {name}}}}}" for name in ("both", "one", "none")]
+    (tmp_path / "specs" / "base.yaml").write_text(f"grid: {{benchmarks: [{', '.join(entries)}]}}\n")
+    (tmp_path / "child.yaml").write_text("extends: specs/base.yaml\n")
+    monkeypatch.chdir(tmp_path / "here")
+    for spec in ("../specs/base.yaml", "../child.yaml"):
+        paths = [entry.params["path"] for entry in load(spec).grid.benchmarks]
+        assert paths == [f"{tmp_path}/specs/both.jsonl", f"{tmp_path}/here/one.jsonl", "none.jsonl"]

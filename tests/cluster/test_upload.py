@@ -97,3 +97,16 @@ def test_the_written_spec_is_plain_yaml(folder):
     upload = plan_upload(load("child.yaml"), send_files=True)
     upload.write(folder)
     assert yaml.safe_load((folder / "spec.yaml").read_text()) == upload.spec
+
+
+def test_files_of_benchmarks_travel(folder, monkeypatch):
+    """They stand beside the spec, wherever one calls from."""
+    (folder / "mine.jsonl").write_text('{"context": "a", "question": "b", "answers": ["c"]}\n')
+    (folder / "own.yaml").write_text("grid: {benchmarks: [niah_single_1, {name: jsonl, params: {path: mine.jsonl}}]}\n")
+    monkeypatch.chdir("/")
+    upload = plan_upload(load(folder / "own.yaml"), send_files=True)
+    path = upload.spec["grid"]["benchmarks"][1]["params"]["path"]
+    assert upload.files == {path: folder / "mine.jsonl"}
+    (folder / "job").mkdir()
+    upload.write(folder / "job")
+    assert (folder / "job" / path).read_text() == (folder / "mine.jsonl").read_text()

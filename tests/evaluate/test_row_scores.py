@@ -8,10 +8,12 @@ import pytest
 from grids import remaining
 from tiny_models import save_tiny_model
 
-from indexmem.benchmarks import jsonl
+from indexmem.benchmarks.own import metrics
+from indexmem.benchmarks.own.suite import JsonlBenchmark
 from indexmem.config.load import validate
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.grid import plan
+from indexmem.evaluate.rows import settings_of
 from indexmem.results.schema import FAILED, OK
 
 PROVENANCE = {"git_commit": "", "versions": {}, "host": ""}
@@ -60,7 +62,7 @@ def test_rows_name_the_text_that_they_share(evaluated):
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), -0.5, 1.5, None, "much"])
 def test_an_answer_without_a_usable_score_is_a_failed_row_with_the_reason(evaluated, monkeypatch, score):
-    monkeypatch.setattr(jsonl, "METRICS", dict(jsonl.METRICS) | {"exact": lambda prediction, answers: score})
+    monkeypatch.setattr(metrics, "SINGLE", dict(metrics.SINGLE) | {"exact": lambda prediction, answers: score})
     planned, rows = evaluated()
     assert {(row["status"], row["score"], row["error_class"]) for row in rows} == {(FAILED, None, "ScoreError")}
     assert f"benchmark 'jsonl': 'score' must be a number in [0, 1], got {score!r}" in rows[0]["error_message"]
@@ -70,14 +72,24 @@ def test_an_answer_without_a_usable_score_is_a_failed_row_with_the_reason(evalua
 
 
 def test_a_scorer_that_stumbles_fails_its_own_rows_alone(evaluated, monkeypatch):
-    sound = jsonl.JsonlBenchmark.score
+    sound = JsonlBenchmark.score
 
     def stumbles(benchmark, prediction, sample):
         if sample.id == "jsonl/1":
             raise KeyError("no such unit")
         return sound(benchmark, prediction, sample)
 
-    monkeypatch.setattr(jsonl.JsonlBenchmark, "score", stumbles)
+    monkeypatch.setattr(JsonlBenchmark, "score", stumbles)
     _, rows = evaluated()
     assert {row["sample_id"]: row["status"] for row in rows} == {"jsonl/0": OK, "jsonl/1": FAILED, "jsonl/2": OK}
     assert {row["error_class"] for row in rows if row["status"] == FAILED} == {"KeyError"}
+
+
+def test_a_row_says_the_settings_that_decide_its_answer(evaluated):
+    _, rows = evaluated()
+    assert {row["settings"] for row in rows} == {'{"dtype": "float32", "seed": 42, "sinks": 4}'}
+    told = validate({"eviction": {"sinks": 1, "equal_bytes": True}, "grid": {"decoding": {"temperature": 0.6}}}, "t")
+    assert settings_of(told) == {
+        **{"dtype": "float32", "seed": 42, "sinks": 1, "equal_bytes": True},
+        "decoding": {"temperature": 0.6},
+    }

@@ -45,7 +45,8 @@ def test_their_budget_is_read_from_the_ratio(
 def test_columns_that_came_later_are_null(tmp_path: Path) -> None:
     store = RowStore(tmp_path)
     store.append([row("new", protocol="ruler", truncated=True, decode_kept_mean=7.5)], "p")
-    later = ["group", "protocol", "labels", "other_scores", "truncated", "decode_kept_mean", "decode_kept_max"]
+    later = ["settings", "group", "protocol", "labels", "other_scores", "truncated"]
+    later += ["decode_kept_mean", "decode_kept_max"]
     old = pa.Table.from_pylist([row("old", schema_version=2)], schema=ROW_SCHEMA).drop_columns(later)
     pq.write_table(old, part_files(tmp_path)[0].parent / f"part-{1:020d}-{uuid4().hex}.parquet")
     new, before = sorted(store.read(["p"]).to_pylist(), key=lambda found: found["cell_id"])

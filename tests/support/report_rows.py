@@ -85,6 +85,7 @@ def make_row(
         "benchmark": benchmark,
         "benchmark_build": f"build-{benchmark}",
         "length": 4096,
+        "settings": '{"dtype": "float32", "seed": 42, "sinks": 4}',
         "prediction": f" {reference}. {HOSTILE if index == 0 else ''}" if score else " I could not find it. " + HOSTILE,
         "references": [reference],
         "score": score,

@@ -15,10 +15,10 @@ from types import MappingProxyType
 from pydantic import ValidationError, validate_call
 
 from indexmem.benchmarks.base import Benchmark
-from indexmem.benchmarks.jsonl import jsonl
 from indexmem.benchmarks.longbench.suite import LONGBENCH
 from indexmem.benchmarks.maths.suite import aime25, math500
 from indexmem.benchmarks.niah_map import niah
+from indexmem.benchmarks.own.suite import jsonl
 from indexmem.benchmarks.ruler.qa import qa_1, qa_2
 from indexmem.benchmarks.ruler.suite import FIXED_TASKS, ruler, ruler_dataset
 from indexmem.config.schema import MEAN, BenchmarkConfig

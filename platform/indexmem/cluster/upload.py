@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from indexmem.config.load import PATHS
+from indexmem.config.paths import PATHS, with_benchmark_paths
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import as_said
 from indexmem.errors import UserError
@@ -57,7 +57,9 @@ def plan_upload(experiment: Experiment, *, send_files: bool) -> Upload:
         return Upload(spec, {})
     named = [(section, key) for section, key in PATHS if (section, key) != ("run", "root")]
     places = [(section, key) for section, key in named if key in spec.get(section, {})]
-    check_size(source for section, key in places for source in _local_files(spec[section][key]))
+    values = [spec[section][key] for section, key in places]
+    values += [entry.params.get("path") for entry in experiment.grid.benchmarks]
+    check_size(source for value in values for source in _local_files(value))
     files: dict[str, Path] = {}
 
     def place(value: Any) -> Any:
@@ -73,7 +75,7 @@ def plan_upload(experiment: Experiment, *, send_files: bool) -> Upload:
 
     for section, key in places:
         spec[section][key] = place(spec[section][key])
-    return Upload(spec, files)
+    return Upload(with_benchmark_paths(spec, place), files)
 
 
 def check_size(sources: Iterable[Path], most: int = MOST_BYTES) -> int:

@@ -15,12 +15,11 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import ValidationError
 
+from indexmem.config.paths import absolute_paths, benchmarks_beside
 from indexmem.config.schema import Experiment
 from indexmem.config.section import Section
 from indexmem.config.spec import as_said
-from indexmem.config.text import BUILT_IN
 from indexmem.errors import UserError
-from indexmem.files import exists, expanded
 from indexmem.unicode import well_formed
 
 Spec = TypeVar("Spec", bound=Section)
@@ -36,7 +35,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
 
 def load_as(schema: type[Spec], path: str | Path, overrides: Sequence[str] = ()) -> Spec:
     """Read a spec that has more sections than `Experiment`. Raises UserError as `load` does."""
-    return validate_as(schema, _with_absolute_paths(raw_spec(path, overrides)), str(path))
+    return validate_as(schema, absolute_paths(raw_spec(path, overrides)), str(path))
 
 
 def raw_spec(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -79,7 +78,7 @@ def with_settings(experiment: Experiment, settings: Mapping[str, Any], source: s
         for part in reversed(name.split(".")):
             nested = {part: nested}
         merged = _merge(merged, nested)
-    return validate(_with_absolute_paths(merged), source)
+    return validate(absolute_paths(merged), source)
 
 
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -105,6 +104,7 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise UserError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{path} must hold a mapping such as 'model: {{id: ...}}', got {type(raw).__name__}.")
+    raw = benchmarks_beside(raw, path.parent)
     parent = raw.pop("extends", None)
     return _merge(_read(path.parent / str(parent), (*seen, path)), raw) if parent is not None else raw
 
@@ -133,38 +133,6 @@ def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in top.items():
         below = merged.get(key)
         merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-    return merged
-
-
-PATHS = (
-    ("model", "id"),
-    ("distill", "texts"),
-    ("distill", "start_from"),
-    ("grid", "haystack"),
-    ("indexer", "checkpoint"),
-    ("run", "root"),
-    ("pretrain", "start_from"),
-)
-
-
-def _with_absolute_paths(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Relative paths that exist become absolute: workers run in other folders. Names stay as they are, those of
-    built-in texts even beside a folder of that name (`./code` is the folder).
-    """
-
-    def absolute(value: Any, names: Sequence[str]) -> Any:
-        if isinstance(value, list):
-            return [absolute(item, names) for item in value]
-        if isinstance(value, Mapping):
-            return {name: absolute(item, names) if name == "name" else item for name, item in value.items()}
-        is_path = isinstance(value, str) and value and value not in names and exists(expanded(value))
-        return str(expanded(value).absolute()) if is_path else value
-
-    merged = dict(raw)
-    for section, key in PATHS:
-        if isinstance(merged.get(section), Mapping) and key in merged[section]:
-            names = BUILT_IN if key in ("texts", "haystack") else ()
-            merged[section] = {**merged[section], key: absolute(merged[section][key], names)}
     return merged
 
 

@@ -76,12 +76,23 @@ def base_row(
         "group": sample.own_group,
         "labels": json.dumps(sample.labels, sort_keys=True),
         "length": experiment.grid.length,
+        "settings": json.dumps(settings_of(experiment), sort_keys=True),
         "references": list(map(well_formed, sample.references)),
         "git_commit": provenance["git_commit"],
         "versions": json.dumps(provenance["versions"], sort_keys=True),
         "host": provenance["host"],
         "created_at": datetime.now(UTC),
     } | dict.fromkeys(_MEASURED)
+
+
+def settings_of(experiment: Experiment) -> dict[str, Any]:
+    """What decides a row's answer beside its other columns: those that every reader asks for, and what is not at its
+    default. Rows of equal settings, model, build and code may be compared, in whichever store they are.
+    """
+    grid = experiment.grid
+    asked = {"dtype": experiment.model.dtype, "seed": grid.seed, "sinks": experiment.eviction.sinks}
+    limit = {} if grid.max_new_tokens is None else {"max_new_tokens": grid.max_new_tokens}
+    return asked | limit | experiment.eviction.identity | grid.decoding.identity
 
 
 # Null until measured, so that a failed row has every column.

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from indexmem.config.budget import Budget
 
-SCHEMA_VERSION = 4  # 2: budget; 3: protocol, labels, other scores, truncation, kept while decoding; 4: group
+# 2: budget; 3: protocol, labels, other scores, truncation, kept while decoding; 4: group; 5: settings
+SCHEMA_VERSION = 5
 
 OK, FAILED = "ok", "failed"
 FULL_LABEL = "full"  # the method that evicts nothing
@@ -39,6 +40,7 @@ ROW_SCHEMA = pa.schema(
         ("protocol", pa.string()),  # whose prompts and scores: "ruler", "official", "kvpress", ...
         ("labels", pa.string()),  # JSON: facets of the sample, such as depth or category
         ("length", pa.int32()),  # requested prompt length
+        ("settings", pa.string()),  # JSON: what else of the spec decides an answer, see `evaluate.rows.settings_of`
         # what came out
         ("prediction", pa.string()),
         ("references", pa.list_(pa.string())),

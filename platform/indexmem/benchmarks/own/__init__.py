@@ -1,0 +1,1 @@
+"""Your own data as a benchmark, without code: one JSON object a line."""

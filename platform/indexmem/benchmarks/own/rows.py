@@ -1,0 +1,85 @@
+"""The fields of a line of your own data, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+from indexmem.benchmarks.own.choice import check_options, letters_of
+from indexmem.benchmarks.own.metrics import COMBINE, METRICS, WHOLE
+from indexmem.benchmarks.rows import BenchmarkRow, check_type, rows_of_file
+from indexmem.errors import UserError
+from indexmem.files import expanded
+
+FIELDS: Mapping[str, type] = MappingProxyType({"context": str, "question": str, "answers": list})
+OPTIONAL: Mapping[str, type] = MappingProxyType(
+    {
+        "answer_prefix": str,
+        "metric": str,
+        "match": str,
+        "options": list,
+        "max_new_tokens": int,
+        "labels": dict,
+        "group": str,
+    }
+)
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """The rows of a file, read when they are first needed."""
+
+    path: str
+
+    @cached_property
+    def rows(self) -> list[BenchmarkRow]:
+        """All rows in order. Raises UserError that names the file, the line and what was expected."""
+        file = expanded(self.path)
+        if not file.is_file():
+            raise UserError(
+                f"Benchmark 'jsonl': there is no file {file}. Give params: {{path: FILE.jsonl}}; a relative path is "
+                "looked for beside the spec file, then in the working folder."
+            )
+        return rows_of_file(file, FIELDS, check)
+
+
+def check(row: BenchmarkRow, where: str) -> None:
+    """Raises UserError for what the kinds of the required fields do not say."""
+    if not row["context"].strip():
+        raise UserError(f"{where}: 'context' is empty, and it is what gets compressed.")
+    for field, kind in OPTIONAL.items():
+        if row.get(field) is not None:
+            check_type(row[field], kind, f"{where}: '{field}'")
+    for field in ("answers", "options"):
+        for text in row.get(field) or ():
+            check_type(text, str, f"{where}: each of '{field}'")
+    if not row["answers"]:
+        raise UserError(f"{where}: 'answers' must list one text at least.")
+    if row.get("max_new_tokens") is not None and row["max_new_tokens"] < 1:
+        raise UserError(f"{where}: 'max_new_tokens' must be 1 or more, got {row['max_new_tokens']}.")
+    if unknown := sorted(row.keys() - FIELDS.keys() - OPTIONAL.keys()):
+        raise UserError(f"{where}: unknown field '{unknown[0]}'. Fields: {', '.join([*FIELDS, *OPTIONAL])}.")
+    if row.get("options") is None:
+        _check_metric(row, where)
+    else:
+        _check_choice(row, where)
+
+
+def _check_metric(row: BenchmarkRow, where: str) -> None:
+    metric, match = row.get("metric"), row.get("match")
+    if metric is not None and metric not in METRICS:
+        raise UserError(f"{where}: no metric is called '{metric}'. Metrics: {', '.join(METRICS)}.")
+    if match is not None and match not in COMBINE:
+        raise UserError(f"{where}: 'match' must be any or all, got '{match}'.")
+    if match is not None and metric in WHOLE:
+        raise UserError(f"{where}: '{metric}' says by itself how answers count. Write metric: contains with 'match'.")
+
+
+def _check_choice(row: BenchmarkRow, where: str) -> None:
+    check_options(row["options"], where)
+    letters_of(row["answers"], row["options"], where)
+    for field in ("metric", "match"):
+        if row.get(field) is not None:
+            raise UserError(f"{where}: '{field}' has no effect on a row with 'options'. Leave it out.")

@@ -1,0 +1,100 @@
+"""The benchmark `jsonl`: each row of a file with its context, question, right answers and metric, or its options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt
+
+from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
+from indexmem.benchmarks.own.choice import chosen, letters_of, shown
+from indexmem.benchmarks.own.metrics import METRICS, WHOLE, score
+from indexmem.benchmarks.own.rows import OwnRows
+from indexmem.benchmarks.rows import BenchmarkRow
+from indexmem.config.spec import content_hash
+from indexmem.errors import UserError
+from indexmem.models.prompt import PromptFormat, encode
+
+Match = Literal["any", "all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonlBenchmark(Benchmark):
+    """The rows in their order. `metric` and `match` are those of rows that name none."""
+
+    own: OwnRows
+    max_new_tokens: int
+    metric: str = "contains"
+    match: Match = "any"
+    protocol: str = "own"
+
+    def samples(self, count: int, build: BuildContext) -> Iterator[Sample]:
+        """See `Benchmark`; fewer when the rows end before. Raises UserError for one that `build` has no room for."""
+        prompt = PromptFormat.of(build.tokenizer)
+        for index, row in enumerate(self.own.rows[:count]):
+            sample = self._sample(row, index, build.max_new_tokens)
+            rendered = prompt.context(sample.context), prompt.question(sample.question, sample.answer_prefix)
+            needed = sum(len(encode(build.tokenizer, text)) for text in rendered) + sample.max_new_tokens
+            if needed > build.length:
+                raise UserError(
+                    f"{self.own.path}, row {index + 1}: prompt and answer take {needed} tokens, and grid.length is "
+                    f"{build.length}. Set grid.length={needed} or more, or shorten the context."
+                )
+            yield sample
+
+    def score(self, prediction: str, sample: Sample) -> float:
+        """By the option that is chosen, or by the metric of the row."""
+        if "options" in sample.extra:
+            return float(chosen(prediction, sample.extra["options"]) in sample.extra["right"])
+        return score(sample.extra["metric"], sample.extra.get("match", "any"), prediction, sample.references)
+
+    def ingredients(self, build: BuildContext) -> Mapping[str, Any]:
+        """The rows, and what holds for those that do not say it themselves."""
+        plain = [row for row in self.own.rows if row.get("options") is None]
+        defaults: dict[str, Any] = {}
+        if any(row.get("metric") is None for row in plain):
+            defaults["metric"] = self.metric
+        if any(row.get("match") is None and self._metric(row) not in WHOLE for row in plain) and self.match != "any":
+            defaults["match"] = self.match
+        return {"rows": content_hash(self.own.rows)} | defaults
+
+    def _metric(self, row: BenchmarkRow) -> str:
+        return str(row.get("metric") or self.metric)
+
+    def _sample(self, row: BenchmarkRow, index: int, max_new_tokens: int | None) -> Sample:
+        options, references, question = row.get("options"), tuple(row["answers"]), row["question"]
+        if options is None:
+            extra: dict[str, Any] = {"metric": self._metric(row)}
+            match = row.get("match") or self.match
+            extra |= {"match": match} if match != "any" else {}
+        else:
+            extra = {"options": options, "right": letters_of(row["answers"], options, f"row {index + 1}")}
+            references = tuple(line for line in shown(options).split("\n") if line[0] in extra["right"])
+            question = f"{question}\n{shown(options)}\n"
+        return Sample(
+            id=f"{self.name}/{index}",
+            benchmark=self.name,
+            context=row["context"],
+            question=question,
+            answer_prefix=row.get("answer_prefix") or "",
+            references=references,
+            max_new_tokens=max_new_tokens or row.get("max_new_tokens") or self.max_new_tokens,
+            group=f"{self.name}/{row['group']}" if row.get("group") else "",
+            labels=row.get("labels") or {},
+            extra=extra,
+        )
+
+
+def jsonl(
+    *,
+    path: str,
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "jsonl",
+    max_new_tokens: PositiveInt = 64,
+    metric: Annotated[str, Field(pattern=f"^({'|'.join(METRICS)})$")] = "contains",
+    match: Match = "any",
+) -> Sequence[Benchmark]:
+    """The rows of the file `path`, under `name`, so that a spec can have several. `metric` and `match`: of rows that
+    do not name theirs."""
+    return (JsonlBenchmark(name=name, own=OwnRows(path), max_new_tokens=max_new_tokens, metric=metric, match=match),)
