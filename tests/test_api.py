@@ -2,11 +2,14 @@
 
 import html
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 import indexmem
 from indexmem.cli import main
+from indexmem.config.spec import home
 from indexmem.errors import UserError
 from indexmem.results.summary import MEAN, summarise
 
@@ -51,6 +54,26 @@ def test_every_cell_has_a_row_for_every_sample(result):
 def test_what_is_stored_is_not_computed_again(result, questions, root, monkeypatch):
     monkeypatch.setattr("indexmem.evaluate.local.evaluate_here", lambda *_: pytest.fail("evaluated again"))
     assert grid(questions, root).rows.equals(result.rows)
+
+
+@pytest.fixture
+def own_home(tmp_path, monkeypatch):
+    """Results of its own, and the texts that are here already."""
+    assets = home() / "assets"
+    assets.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "assets").symlink_to(assets)
+    monkeypatch.setenv("INDEXMEM_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_the_readmes_snippet_runs(own_home, capsys):
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    exec(snippet.replace("samples=4", "samples=1"), {})
+    printed = capsys.readouterr().out
+    assert "keydiff" in printed
+    assert "difference" in printed
+    assert (own_home / "runs" / "reports" / "experiment.html").is_file()
 
 
 def test_a_command_finds_the_same_rows(result, root, tmp_path, capsys):

@@ -145,9 +145,9 @@ def test_a_foreign_model_is_refused(tmp_path, kind):
     assert hooks_of(plain()) == 0
 
 
-def test_the_readmes_snippet_runs(tmp_path, capsys):
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    (snippet,) = re.findall(r"```python\n(.*?)```", readme.partition("## Use in kvpress")[2], flags=re.DOTALL)[:1]
+def test_the_pages_snippet_runs(tmp_path, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "kvpress.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     model = save_tiny_model(tmp_path / "model")
     folder = checkpoint(tmp_path / "press", geometry_of())
     for name, path in (("FOLDER", folder), ("HuggingFaceTB/SmolLM2-135M-Instruct", model)):
