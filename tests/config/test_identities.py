@@ -27,7 +27,7 @@ def test_defaults_that_identities_leave_out_are_these() -> None:
 
     Whoever changes a default raises ENGINE_VERSION, and then this test.
     """
-    eviction = {"sinks": 4, "equal_bytes": False, "when": "after_prefill"}
+    eviction = {"sinks": 4, "equal_bytes": False, "when": "after_prefill", "granularity": "head", "block": 1}
     eviction |= {"decode_budget": None, "decode_every": 128, "decode_window": 128}
     decoding = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "repeats": 1}
     assert EvictionConfig().model_dump() | eviction == EvictionConfig().model_dump()

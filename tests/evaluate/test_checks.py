@@ -43,6 +43,15 @@ def check(methods, indexer=None, **settings):
         (["full", "indexer", "snapkv"], {"when": "before_prefill"}, "snapkv needs K and V of all tokens"),
         (["indexmem"], {"when": "before_prefill"}, "indexmem needs"),
         (["indexer"], {"when": "before_prefill", "sinks": 0}, "sinks=1"),
+        (
+            ["indexer"],
+            {"when": "before_prefill", "granularity": "model"},
+            "layers cannot hold one set",
+        ),
+        (["full"], {"granularity": "layer"}, "no effect on 'full' alone"),
+        ([{"name": "keydiff", "params": {"share": "model"}}], {"granularity": "model"}, "nothing to share out"),
+        ([{"name": "keydiff", "params": {"share": "layer"}}], {"granularity": "layer"}, "nothing to share out"),
+        (["knorm"], {"decode_budget": 159, "block": 16}, "in whole blocks of 16. Use a budget above 159"),
     ],
 )
 def test_refused(methods, settings, words):

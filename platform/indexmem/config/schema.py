@@ -25,7 +25,7 @@ from pydantic import (
 from indexmem.config.budget import Budget
 from indexmem.config.decoding import DecodingConfig
 from indexmem.config.learning_rate import LearningRateConfig
-from indexmem.config.modules import IndexerConfig, MemoryConfig, TargetConfig
+from indexmem.config.modules import Across, IndexerConfig, MemoryConfig, TargetConfig
 from indexmem.config.section import Section
 from indexmem.config.sweep import SweepConfig
 from indexmem.config.text import MIXTURE, Texts
@@ -109,6 +109,12 @@ class EvictionConfig(Section):
         description="a budget in tokens or as a ratio stands for the bytes of their K and V; what else a method holds "
         "(indexer keys, a memory's state) comes out of these",
     )
+    granularity: Across = Field(
+        "head", description="what holds one set of tokens: each KV head, each layer, or the whole model"
+    )
+    block: PositiveInt = Field(
+        1, description="consecutive tokens that stay or leave together, as in the pages of a paged cache"
+    )
     when: Literal["after_prefill", "before_prefill"] = Field(
         "after_prefill", description="before_prefill: only kept K and V are computed and attended to (indexer only)"
     )
@@ -122,8 +128,12 @@ class EvictionConfig(Section):
 
     @property
     def always_kept(self) -> int:
-        """Tokens that no compression while decoding takes: B_max has to be larger."""
-        return self.sinks + self.decode_window
+        """Tokens that no compression while decoding takes: B_max has to be larger.
+
+        Whole blocks stay of them: those that begin before the window reach back by a block less one token at most.
+        """
+        sinks = -(-self.sinks // self.block) * self.block
+        return max(sinks + self.decode_window + (self.block - 1) * bool(self.decode_window), self.block - 1)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -104,12 +104,17 @@ def check_trained_shape(config: IndexerConfig, folder: str) -> None:
 
 
 def check_bytes_suffice(method: MethodConfig, footprint: Footprint, grid: GridConfig, config: EvictionConfig) -> None:
-    """Raises UserError for a budget whose bytes do not hold the method's own state and one token."""
+    """Raises UserError for bytes that do not hold the method's own state and one token, and for less than one block."""
     for budget in grid.requested:
         try:
-            footprint.granted(budget, grid.length, config.equal_bytes)
+            granted = footprint.granted(budget, grid.length, config.equal_bytes)
         except BudgetError as error:
             raise UserError(f"grid.budgets: for method '{method.label}', {error}.") from None
+        if config.block > 1 and granted < config.block:
+            raise UserError(
+                f"eviction.block={config.block}: for method '{method.label}', a budget of {budget} holds "
+                f"{granted:,.1f} of {grid.length} tokens, less than one block. Use a larger budget, or a smaller block."
+            )
 
 
 def check_layers_alike(
@@ -132,6 +137,18 @@ def _check_sharing(config: EvictionConfig, indexer: IndexerConfig, methods: list
             f"indexer.floor={floor} has no effect with indexer.share=head: no heads share a budget. "
             "Use indexer.share=layer or indexer.share=model, or leave indexer.floor out."
         )
+    pointless = {"head": (), "layer": ("layer",), "model": ("layer", "model")}[config.granularity]
+    of_sets = [m.label for m in methods if _said_share(m, indexer) in pointless]
+    if of_sets:
+        raise UserError(
+            f"eviction.granularity={config.granularity}: {', '.join(of_sets)} shares a budget among heads that "
+            "hold one set of tokens, so there is nothing to share out. Leave `share` out, or use a finer granularity."
+        )
+    if config.when == "before_prefill" and config.granularity == "model":
+        raise UserError(
+            "eviction.when=before_prefill: a layer's tokens are chosen before later layers exist, so layers cannot "
+            "hold one set. Use eviction.granularity=layer, or eviction.when=after_prefill."
+        )
     if config.when == "before_prefill":
         shared = [method.label for method in methods if method.params.get("share", indexer.share) == "model"]
         if shared:
@@ -140,6 +157,11 @@ def _check_sharing(config: EvictionConfig, indexer: IndexerConfig, methods: list
                 "and a layer's tokens are chosen before later layers exist. Use indexer.share=layer, or "
                 "eviction.when=after_prefill."
             )
+
+
+def _said_share(method: MethodConfig, indexer: IndexerConfig) -> Any:
+    """Which heads the spec says share a budget, if it says so."""
+    return method.params.get("share", indexer.share if base_name(method) == INDEXER else None)
 
 
 def _check_decoding(config: EvictionConfig, methods: list[MethodConfig]) -> None:
@@ -164,10 +186,11 @@ def _check_decoding(config: EvictionConfig, methods: list[MethodConfig]) -> None
 def _check_room(config: EvictionConfig, budget: int, what: str) -> None:
     """A cache that is held at `budget` tokens needs room beside those that always stay."""
     always = config.always_kept
+    in_blocks = f", in whole blocks of {config.block}" if config.block > 1 else ""
     if budget <= always:
         raise UserError(
             f"{what} is filled by tokens that always stay: {config.sinks} sinks and {config.decode_window} recent "
-            f"ones. Use a budget above {always}, or a smaller eviction.decode_window."
+            f"ones{in_blocks}. Use a budget above {always}, or a smaller eviction.decode_window."
         )
 
 
@@ -197,7 +220,9 @@ def check_parameters(config: MethodConfig, context: MethodContext) -> None:
     if not config.params or _names(config) & NEEDS_THE_MODEL:
         return
     backbone = _tiny_backbone()
-    method = make_method(config, replace(context, geometry=backbone.geometry, device="cpu"))
+    method = make_method(
+        config, replace(context, geometry=backbone.geometry, device="cpu", granularity="head", block=1)
+    )
     if method.own_pass:
         return
     tokens = max(TRIED_LENGTH, method.min_context + TRIED_LENGTH // 2)

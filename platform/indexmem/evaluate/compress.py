@@ -110,6 +110,7 @@ class CellLimit:
     footprint: Footprint
     target: float  # before rounding
     slack: float  # tokens by which the method's own rounding may miss
+    step: int  # tokens that come and go together
     in_bytes: bool  # methods of one budget hold equal bytes
     compression: Compression | None
 
@@ -127,13 +128,13 @@ class CellLimit:
             compression = Compression(method, _held(footprint, cell.budget, granted, config), config)
             target = min(target, compression.budget)
         in_bytes = config.equal_bytes or cell.budget.kind == "bytes"
-        return cls(footprint, target, method.selection.slack, in_bytes, compression)
+        return cls(footprint, target, method.selection.slack, method.selection.step, in_bytes, compression)
 
     def checked(self, row: RowCache) -> RowCache:
         """`row`. Raises BudgetError unless it keeps what was asked for."""
-        check_kept(row, self.target, self.slack)
+        check_kept(row, self.target, self.slack, self.step)
         if self.in_bytes:
-            check_bytes(row, self.footprint, self.target, self.slack)
+            check_bytes(row, self.footprint, self.target, self.slack, self.step)
         return row
 
 

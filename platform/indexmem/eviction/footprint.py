@@ -78,10 +78,11 @@ class Footprint:
         return (room - self.fixed) / self.per_token
 
 
-def check_kept(row: RowCache, requested: float, slack: float = 0.0) -> None:
-    """Raises BudgetError unless the row keeps `requested` tokens per head in the mean: no more, and only a part less.
+def check_kept(row: RowCache, requested: float, slack: float = 0.0, step: int = 1) -> None:
+    """Raises BudgetError unless the row keeps `requested` tokens per head in the mean: no more, and not `step` less.
 
-    Every head keeps one in any case. `slack`: tokens by which a method's rounding may miss (`Selection.slack`).
+    Every head keeps one in any case. `slack`: tokens by which a method's rounding may miss (`Selection.slack`); `step`:
+    tokens that come and go together (`Selection.step`).
     A row that stores something other than tokens is held to the bytes of so many, to within the smallest step it can
     make.
     """
@@ -95,21 +96,21 @@ def check_kept(row: RowCache, requested: float, slack: float = 0.0) -> None:
         return
     lengths = [length for layer in range(len(row.kept_HK)) for length in row.lengths(layer)]
     kept = sum(lengths) / len(lengths)
-    least, most = whole_tokens(requested), max(1, requested + BUDGET_TOLERANCE)
+    least, most = whole_tokens(requested) - (step - 1), max(1, requested + BUDGET_TOLERANCE)
     if not least - slack <= kept <= most + slack:
         raise BudgetError(
             f"asked for {requested:,.1f} tokens per head, the method keeps {kept:,.1f} in the mean over all heads"
         )
 
 
-def check_bytes(row: RowCache, footprint: Footprint, requested: float, slack: float = 0.0) -> None:
-    """Raises BudgetError unless the row's measured bytes are those of `requested` tokens: no more, and not one less.
+def check_bytes(row: RowCache, footprint: Footprint, requested: float, slack: float = 0.0, step: int = 1) -> None:
+    """Raises BudgetError unless the row's measured bytes are those of `requested` tokens: no more, and not `step` less.
 
     This is about what a method says of itself: state that it holds and does not count would be a budget exceeded.
     """
     measured, wanted = row.kv_bytes + row.indexer_bytes + row.memory_bytes, footprint.bytes_of(requested)
-    step = max(footprint.per_token, row.representation_step)
-    least, most = wanted - (1 + slack) * step, wanted + slack * step + row.representation_step
+    unit = max(footprint.per_token, row.representation_step)
+    least, most = wanted - (step + slack) * unit, wanted + slack * unit + row.representation_step
     if not least <= measured <= most + BUDGET_TOLERANCE:
         raise BudgetError(f"asked for {wanted:,.0f} bytes in all, the method holds {measured:,}")
 

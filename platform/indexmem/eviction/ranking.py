@@ -3,7 +3,7 @@
 Scores are compared in fp32. The first `sinks` tokens are at +inf, and ties go to the earlier position, then to the
 earlier head: where a budget is smaller than what is protected, every head then loses as much.
 Shapes: H KV heads of a layer, X heads that share a budget (of one layer, or of all), L context tokens, T cached tokens,
-K kept tokens.
+K kept tokens, U blocks of tokens, P pairs of head and block.
 """
 
 from __future__ import annotations
@@ -94,6 +94,23 @@ def best_of_held(scores_XT: Tensor, position_XT: Tensor, valid_XT: Tensor, total
     best = scores_XT.flatten()[by_position].argsort(descending=True, stable=True)[:total]
     marked = torch.zeros_like(by_position, dtype=torch.bool).scatter_(0, by_position[best], True)
     return marked.view_as(scores_XT)
+
+
+def best_blocks(worth_XU: Tensor, size_XU: Tensor, total: int, floor: int) -> Tensor:
+    """Mark the best (head, block) pairs, best first, until the next one has more tokens than are left of `total`.
+
+    A head's best blocks of `floor` tokens together come before all others, and one in any case. Ties go to the earlier
+    block, then to the earlier head. Bool [..., X, U].
+    """
+    order_XU = worth_XU.argsort(dim=-1, descending=True, stable=True)
+    safe_XU = size_XU.gather(-1, order_XU).cumsum(dim=-1) <= floor
+    safe_XU[..., 0] = True
+    worth_XU = worth_XU.masked_fill(torch.zeros_like(safe_XU).scatter(-1, order_XU, safe_XU), float("inf"))
+    worth_P, size_P = (x.transpose(-2, -1).flatten(-2) for x in (worth_XU, size_XU))  # heads in turn at each block
+    best_P = worth_P.argsort(dim=-1, descending=True, stable=True)
+    fits_P = size_P.gather(-1, best_P).cumsum(dim=-1) <= total
+    marked_P = torch.zeros_like(fits_P).scatter(-1, best_P, fits_P)
+    return marked_P.unflatten(-1, (worth_XU.shape[-1], -1)).transpose(-2, -1)
 
 
 def two_stages(first_HL: Tensor, second_HL: Tensor, sure_H: Tensor, counts_H: Tensor) -> Tensor:

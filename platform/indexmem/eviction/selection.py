@@ -50,6 +50,31 @@ class GrownLayer:
 
 
 @dataclass(frozen=True)
+class GrownLayers:
+    """Layers of a growing cache side by side, all heads padded on the left to the longest of all."""
+
+    scores_NHT: Tensor
+    position_NHT: Tensor
+    valid_NHT: Tensor  # False where a head is padded
+    gaps: Sequence[int]  # columns that were put before each layer's own
+
+    @classmethod
+    def of(cls, grown: Sequence[GrownLayer]) -> GrownLayers:
+        longest, device = max(layer.scores_HT.shape[1] for layer in grown), grown[0].scores_HT.device
+        gaps = [longest - layer.scores_HT.shape[1] for layer in grown]
+        scores_NHT = torch.stack([F.pad(layer.scores_HT, (gap, 0)) for layer, gap in zip(grown, gaps)])
+        position_NHT = torch.stack([F.pad(layer.position_HT, (gap, 0)) for layer, gap in zip(grown, gaps)])
+        length_NH = torch.tensor([layer.lengths_H for layer in grown], device=device)
+        valid_NHT = torch.arange(longest, device=device) >= longest - length_NH[..., None]
+        return cls(scores_NHT, position_NHT, valid_NHT, gaps)
+
+    def kept(self, marked_NHT: Tensor) -> list[Kept]:
+        """What is marked, as columns of each layer's own."""
+        layers = zip(ragged_layers(marked_NHT), self.gaps)
+        return [Kept(positions_HK - gap, counts_H) for (positions_HK, counts_H), gap in layers]
+
+
+@dataclass(frozen=True)
 class Selection(ABC):
     """How a method's budget is spent on heads and tokens.
 
@@ -67,6 +92,11 @@ class Selection(ABC):
     def slack(self) -> float:
         """Tokens per head, in the mean, by which rounding may miss a budget."""
         return 0.0
+
+    @property
+    def step(self) -> int:
+        """Tokens that come and go together: a budget is filled to within less than so many per head."""
+        return 1
 
     @abstractmethod
     def rank(self, scores_HL: Tensor, sinks: int) -> Tensor:
@@ -162,24 +192,20 @@ class Shared(Selection):
         return torch.cat([group.all(dim=0, keepdim=True).expand_as(group) for group in groups])
 
     def choose_grown(self, grown: Sequence[GrownLayer], budget: int, always: int) -> list[Kept]:
-        longest = max(layer.scores_HT.shape[1] for layer in grown)
-        gaps = [longest - layer.scores_HT.shape[1] for layer in grown]
-        scores_NHT = torch.stack([F.pad(layer.scores_HT, (gap, 0)) for layer, gap in zip(grown, gaps)])
-        if has_nan(scores_NHT):
+        held = GrownLayers.of(grown)
+        if has_nan(held.scores_NHT):
             raise nan_error()
-        position_NHT = torch.stack([F.pad(layer.position_HT, (gap, 0)) for layer, gap in zip(grown, gaps)])
-        length_NH = torch.tensor([layer.lengths_H for layer in grown], device=scores_NHT.device)
-        valid_NHT = torch.arange(longest, device=scores_NHT.device) >= longest - length_NH[..., None]
         floor = max(always, whole_pairs(self.floor * budget), 1)
         marked, size = [], 1 if self.across == "layer" else len(grown)  # layers that share a budget
         for first in range(0, len(grown), size):
             group = slice(first, first + size)
             lengths = [length for layer in grown[group] for length in layer.lengths_H]
-            scores_XT, position_XT, valid_XT = (x[group].flatten(0, 1) for x in (scores_NHT, position_NHT, valid_NHT))
+            scores_XT, position_XT, valid_XT = (
+                x[group].flatten(0, 1) for x in (held.scores_NHT, held.position_NHT, held.valid_NHT)
+            )
             total = min(len(lengths) * budget, sum(lengths))
             marked.append(best_of_held(scores_XT, position_XT, valid_XT, total, floor))
-        kept = ragged_layers(self.together(torch.cat(marked).view_as(valid_NHT)))
-        return [Kept(positions_HK - gap, counts_H) for (positions_HK, counts_H), gap in zip(kept, gaps)]
+        return held.kept(self.together(torch.cat(marked).view_as(held.valid_NHT)))
 
 
 PER_HEAD = PerHead()

@@ -178,7 +178,8 @@ def _base_method(
         return IndexerScores(indexers, selection_of(None, experiment.indexer.floor, sections, indexers.shape))
     checkpoint = experiment.indexer.checkpoint
     folder = None if checkpoint is None else str(modules_folder(checkpoint))
-    context = MethodContext.of(experiment, geometry, folder, device)
+    # Training evicts layer by layer and single tokens, however coarse the evaluation's sets are.
+    context = replace(MethodContext.of(experiment, geometry, folder, device), granularity="head", block=1)
     method = make_method(MethodConfig(name=base), context)
     if method.own_pass:
         raise UserError(f"memory.bases: '{base}' reads a whole context again and cannot score windows; leave it out.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -34,6 +34,8 @@ class MethodContext:
     share: Across | None = None
     floor: float = 0.0
     layer_by_layer: bool = False  # a layer's tokens are chosen before later layers are computed
+    granularity: Across = "head"  # which heads hold one set of tokens
+    block: int = 1  # tokens that stay or leave together
 
     @classmethod
     def of(cls, spec: Experiment, geometry: Geometry, checkpoint: str | None, device: str = "cpu") -> MethodContext:
@@ -45,7 +47,14 @@ class MethodContext:
             spec.indexer.share,
             spec.indexer.floor,
             spec.eviction.when == "before_prefill",
+            spec.eviction.granularity,
+            spec.eviction.block,
         )
+
+    @property
+    def of_scores(self) -> MethodContext:
+        """For a method whose scores alone are asked for: heads share nothing, and keep single tokens."""
+        return replace(self, share="head", granularity="head", block=1)
 
 
 class EvictionMethod(ABC):

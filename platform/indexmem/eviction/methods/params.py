@@ -13,9 +13,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from indexmem.config.modules import FLOOR, Across
 from indexmem.config.schema import Section
 from indexmem.errors import UserError
+from indexmem.eviction.granularity import SetsOfBlocks
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.simple import FullCache
-from indexmem.eviction.selection import PER_HEAD, Shared
+from indexmem.eviction.selection import PER_HEAD, PerHead, Shared
 
 
 def check_params(params: Mapping[str, Any], types: Mapping[str, Any]) -> None:
@@ -80,6 +81,22 @@ def share(method: EvictionMethod, config: SharingConfig | None) -> EvictionMetho
             "to share out. Leave `share` out, or use a method that scores heads apart, such as 'snapkv'"
         )
     method.selection = PER_HEAD if apart else Shared(config.share, config.floor, alike=method.layers_alike)
+    return method
+
+
+def in_sets(method: EvictionMethod, granularity: Across, block: int) -> EvictionMethod:
+    """The method with one set of tokens for each head, layer or the model, in whole blocks. Raises UserError for one
+    that decides by itself what each head keeps.
+    """
+    if (granularity, block) == ("head", 1) or isinstance(method, FullCache):
+        return method
+    if method.decides:
+        raise UserError(
+            f"eviction.granularity={granularity} eviction.block={block}: the method decides by itself what each head "
+            "keeps, token by token. Leave both out, or use a method that only scores, such as 'snapkv'"
+        )
+    assert isinstance(method.selection, PerHead | Shared), "else the method decides"
+    method.selection = SetsOfBlocks.of(method.selection, granularity, block)
     return method
 
 

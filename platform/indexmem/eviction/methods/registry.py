@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -56,7 +55,7 @@ from indexmem.eviction.methods.kvpress_scores import (
 from indexmem.eviction.methods.kvzip import KVzip
 from indexmem.eviction.methods.learned import LearnedIndexer
 from indexmem.eviction.methods.locret import Locret
-from indexmem.eviction.methods.params import MethodParams, check_params, share, take_sharing
+from indexmem.eviction.methods.params import MethodParams, check_params, in_sets, share, take_sharing
 from indexmem.eviction.methods.pretrained import ExpectedAttentionStored, KVzap, QFilter
 from indexmem.eviction.methods.running_mean import RunningMean, RunningMeanConfig
 from indexmem.eviction.methods.simple import FullCache, ObservedAttention, Random, StreamingLLM
@@ -79,7 +78,7 @@ def _over_base(scores: str, kind: type[Any], config: type[MethodParams]) -> Meth
         check_params(params, dict.fromkeys(config.model_fields, Any))
         settings = config.of(params)
         base: MethodConfig = settings.base  # type: ignore[attr-defined]
-        return kind(make_method(base, replace(context, share="head")), settings)  # its scores alone are asked for
+        return kind(make_method(base, context.of_scores), settings)
 
     return MethodEntry(scores, kind, build)
 
@@ -142,9 +141,10 @@ def make_method(config: MethodConfig, context: MethodContext) -> EvictionMethod:
     try:
         sharing, params = take_sharing(config.params)
         if not plus:
-            return share(entry.build(params, context), sharing)
+            return in_sets(share(entry.build(params, context), sharing), context.granularity, context.block)
         without_memory = {k: v for k, v in params.items() if k != "checkpoint" or base in TRAINED_BY_SPEC}
         method = share(entry.build(without_memory, context), sharing)
+        method = in_sets(method, context.granularity, context.block)
         return WithMemory(method, base, trained_folder(params, context, "memory"), context)
     except UserError as error:
         raise UserError(f"Method '{config.label}': {error}") from None
