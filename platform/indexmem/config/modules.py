@@ -11,13 +11,17 @@ from indexmem.config.section import Section
 Across = Literal["head", "layer", "model"]
 FLOOR = 0.1  # share of an even budget that every head keeps in any case, where heads share one
 # What an indexer is trained as; a checkpoint that is evaluated decides what a spec leaves open of these.
-TRAINED = ("scope", "share_every", "activation", "pair_term", "token_term", "heads", "dim")
+TRAINED = ("scope", "share_every", "activation", "reads", "pair_term", "token_term", "heads", "dim")
 
 
 class IndexerConfig(Section):
     """Learned indexer: one per layer, or one per `share_every` layers (paper section 3.1)."""
 
     scope: Literal["layer", "kv_head"] = Field("kv_head", description="one score row per layer (paper) or per KV head")
+    reads: Literal["hidden", "key", "key_pre", "key_value"] = Field(
+        "hidden",
+        description="of each token: the layer's input (paper), its K as cached, its K before RoPE, or its K and V",
+    )
     token_term: NonNegativeInt = Field(
         128, description="hidden width of the term of each token alone; 0: no such term (paper)"
     )
@@ -46,6 +50,8 @@ class IndexerConfig(Section):
             raise ValueError("an indexer without any term scores nothing: use pair_term=true, or token_term=128")
         if not self.pair_term and (self.heads or self.dim):
             raise ValueError("heads and dim are sizes of the pair term: add pair_term=true, or leave them out")
+        if self.pair_term and self.reads != "hidden":
+            raise ValueError(f"reads={self.reads} is for the token term alone: pairs need queries; use pair_term=false")
         if self.scope == "layer" and self.share in ("layer", "model"):
             raise ValueError(
                 f"share={self.share} has nothing to share out: with scope=layer all heads get the same scores. "

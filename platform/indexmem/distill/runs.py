@@ -28,7 +28,7 @@ OPERATIONAL = {
 # Settings that came later, by section: at these values a run keeps the name that it had without them.
 LATER: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "indexer": {"pair_term": True, "token_term": 0, "share": "head", "floor": None},
+        "indexer": {"reads": "hidden", "pair_term": True, "token_term": 0, "share": "head", "floor": None},
         "target": {"loss": "kl", "request": "", "chunk": 2048},
         "distill": {"packing": False, "score_products": "float32", "locret_hidden": 1024},
     }

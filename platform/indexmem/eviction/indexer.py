@@ -8,9 +8,11 @@
       alpha  = gate X_s / sqrt(H_i d_i)                                signed
     token[t] = W_2 silu(W_1 X_t + b_1) + b_2                           ours: what the token alone says
 
-Either term may be absent.
-Shapes: B batch, S queries, T keys, D model width, Q query heads, d head_dim, G score rows (1 for scope `layer`, KV
-heads for `kv_head`), H indexer heads per row (0 without pairs), i indexer dim, w hidden width of the token term.
+Either term may be absent. X_t is the layer's input; an indexer without pairs may read the token's K, or K and V, in its
+place (eviction/reads.py).
+Shapes: B batch, S queries, T keys, X width of what is read of a token (the model's, by default), Q query heads, d
+head_dim, G score rows (1 for scope `layer`, KV heads for `kv_head`), H indexer heads per row (0 without pairs), i
+indexer dim, w hidden width of the token term.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from torch.nn import functional as F
 
 from indexmem.config.modules import IndexerConfig
 from indexmem.eviction.context import IndexerKeys
+from indexmem.eviction.reads import HIDDEN, READS
 from indexmem.eviction.streaming import NEG_INF, causal_max
 from indexmem.eviction.trained_layers import TrainedLayers
 from indexmem.kernels.dispatch import can_run
@@ -52,6 +55,7 @@ class IndexerShape:
     share_every: int = 1  # layers served by one indexer
     pair_term: bool = True
     token_term: int = 0  # w; 0: no such term
+    reads: str = HIDDEN  # of each token: a name in READS
 
     @classmethod
     def of(cls, config: IndexerConfig, geometry: Geometry) -> IndexerShape:
@@ -65,6 +69,7 @@ class IndexerShape:
             share_every=config.share_every,
             pair_term=config.pair_term,
             token_term=config.token_term,
+            reads=config.reads,
         )
 
     @property
@@ -86,17 +91,17 @@ class Features:
 class Indexer(nn.Module):
     """One layer's indexer: no biases, RMSNorm without weight."""
 
-    def __init__(self, shape: IndexerShape, hidden_size: int, attention_width: int) -> None:
+    def __init__(self, shape: IndexerShape, input_size: int, attention_width: int) -> None:
         super().__init__()
         self.shape = shape
         width = shape.rows * shape.heads
         if shape.pair_term:
             self.q_proj = nn.Linear(attention_width, width * shape.dim, bias=False)
-            self.k_proj = nn.Linear(hidden_size, shape.dim, bias=False)
-            self.gate = nn.Linear(hidden_size, width, bias=False)
+            self.k_proj = nn.Linear(input_size, shape.dim, bias=False)
+            self.gate = nn.Linear(input_size, width, bias=False)
         if shape.token_term:
             self.token = nn.Sequential(
-                nn.Linear(hidden_size, shape.token_term), nn.SiLU(), nn.Linear(shape.token_term, shape.rows)
+                nn.Linear(input_size, shape.token_term), nn.SiLU(), nn.Linear(shape.token_term, shape.rows)
             )
 
     @property
@@ -105,22 +110,22 @@ class Indexer(nn.Module):
 
     def features_of(self, tap: LayerTap) -> Features:
         """What a layer sees, projected. Without pairs its queries are not asked for: turning them back costs time."""
-        return self.features(tap.hidden_BLD, tap.query_pre_BQLd if self.shape.pair_term else None)
+        return self.features(READS[self.shape.reads].of(tap), tap.query_pre_BQLd if self.shape.pair_term else None)
 
-    def features(self, hidden_BLD: Tensor, query_pre_BQLd: Tensor | None) -> Features:
-        """Project a layer's input X and, for pairs, its pre-RoPE queries; computes in the indexer's own dtype."""
+    def features(self, input_BLX: Tensor, query_pre_BQLd: Tensor | None) -> Features:
+        """Project what is read of tokens and, for pairs, pre-RoPE queries; computes in the indexer's own dtype."""
         rows, heads, dim = self.shape.rows, self.shape.heads, self.shape.dim
-        hidden = hidden_BLD.to(self.dtype)
-        batch_length = hidden.shape[:2]
-        token_BGT = self.token(hidden).mT if self.shape.token_term else hidden.new_zeros(1, 1, 1)
+        read = input_BLX.to(self.dtype)
+        batch_length = read.shape[:2]
+        token_BGT = self.token(read).mT if self.shape.token_term else read.new_zeros(1, 1, 1)
         token_BGT = token_BGT.expand(batch_length[0], rows, batch_length[1])
         if not self.shape.pair_term:
-            nothing = hidden.new_zeros((*batch_length, 0))
+            nothing = read.new_zeros((*batch_length, 0))
             return Features(nothing[:, :, None, None], nothing, nothing[:, :, None], token_BGT)
         assert query_pre_BQLd is not None, "pairs are scored by queries"
         q = self.q_proj(query_pre_BQLd.to(self.dtype).transpose(1, 2).flatten(2)).unflatten(-1, (rows, heads, dim))
-        alpha = self.gate(hidden).unflatten(-1, (rows, heads)) / (heads * dim) ** 0.5
-        k = self.k_proj(hidden)
+        alpha = self.gate(read).unflatten(-1, (rows, heads)) / (heads * dim) ** 0.5
+        k = self.k_proj(read)
         return Features(F.rms_norm(q, (dim,), eps=NORM_EPS), F.rms_norm(k, (dim,), eps=NORM_EPS), alpha, token_BGT)
 
     def keys(self, features: Features) -> IndexerKeys:
@@ -193,9 +198,9 @@ class Indexer(nn.Module):
         return (alpha_BGTH * z_BGTH).sum(-1)
 
     def forward(
-        self, hidden_BLD: Tensor, query_pre_BQLd: Tensor | None, lengths_B: Tensor, products: torch.dtype | None = None
+        self, input_BLX: Tensor, query_pre_BQLd: Tensor | None, lengths_B: Tensor, products: torch.dtype | None = None
     ) -> Tensor:
-        return self.importance(self.features(hidden_BLD, query_pre_BQLd), lengths_B, products=products)
+        return self.importance(self.features(input_BLX, query_pre_BQLd), lengths_B, products=products)
 
 
 class IndexerStack(TrainedLayers[IndexerShape]):
@@ -205,7 +210,8 @@ class IndexerStack(TrainedLayers[IndexerShape]):
 
     def __init__(self, shape: IndexerShape, geometry: Geometry) -> None:
         owners = range(0, geometry.layers, shape.share_every)
-        indexers = (Indexer(shape, geometry.hidden_size, geometry.attention_width) for _ in owners)
+        width = READS[shape.reads].width(geometry)
+        indexers = (Indexer(shape, width, geometry.attention_width) for _ in owners)
         super().__init__(shape, geometry, indexers)
 
     def owned_by(self, layer: int) -> Indexer | None:

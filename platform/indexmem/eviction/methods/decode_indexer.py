@@ -67,9 +67,7 @@ class IndexerDecodeScorer(DecodeScorer):
     def observe(self, tap: LayerTap, row_r: Tensor, valid_Rn: Tensor) -> None:
         indexer = self.indexers.owned_by(tap.layer)
         if indexer is not None:
-            features = indexer.features(
-                tap.hidden_BLD[row_r], tap.query_pre_BQLd[row_r] if indexer.shape.pair_term else None
-            )
+            features = indexer.features_of(tap.rows(row_r, tap.hidden_BLD.shape[1]))
             self._observed[tap.layer].append((features, valid_Rn[row_r]))
 
     def begin_compression(self) -> None:

@@ -19,6 +19,7 @@ from indexmem.eviction.context import IndexerKeys, RowCache
 from indexmem.eviction.indexer import INDEXER, IndexerShape, IndexerStack
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.decode_indexer import IndexerDecodeScorer
+from indexmem.eviction.reads import HIDDEN
 from indexmem.eviction.selection import PER_HEAD, PerHead, Shared
 from indexmem.models.attention import LayerTap
 
@@ -75,6 +76,11 @@ class LearnedIndexer(IndexerScores):
     def __init__(self, folder: str, context: MethodContext) -> None:
         check_geometry(folder, context.geometry)
         indexers = IndexerStack.load(folder).to(context.device).eval().requires_grad_(False)
+        if context.layer_by_layer and indexers.shape.reads != HIDDEN:
+            raise UserError(
+                f"eviction.when=before_prefill chooses tokens before they have K and V, and this indexer reads them "
+                f"(reads={indexers.shape.reads}). Use eviction.when=after_prefill."
+            )
         trained = read_config(folder)["trained"]
         selection = selection_of(context.share, context.floor, trained, indexers.shape)
         if selection.across == "model" and context.layer_by_layer and context.share is None:

@@ -24,10 +24,26 @@ from indexmem.eviction.press.common import check_fits, keep_best, local_or_downl
 from indexmem.eviction.press.shared_budget import SharedBudget, check_maskable, mask
 from indexmem.eviction.press.sliding_masks import fit_masks
 from indexmem.eviction.ranking import comparable
+from indexmem.eviction.reads import READS
 from indexmem.eviction.selection import PerHead, Shared
 from indexmem.models.attention import layer_number
+from indexmem.models.projection import unrotate
 
 Trained = dict[str, Any]  # a checkpoint's record of how its weights came to be
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What kvpress shows of a layer, as indexers read it."""
+
+    hidden_BLD: Tensor
+    key_BHLd: Tensor
+    value_BHLd: Tensor
+    rotary: tuple[Tensor, Tensor]
+
+    @property
+    def key_pre_BHLd(self) -> Tensor:
+        return unrotate(self.key_BHLd, *self.rotary)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -100,7 +116,9 @@ class IndexerPress(ScorerPress):
             lengths_B = torch.full((batch,), length, device=keys.device)
             pairs = self.indexers.shape.pair_term  # without pairs no queries are needed
             query_BQLd = get_prerope_query_states(module, hidden_states) if pairs else None
-            self._shared_BGL = indexer.to(keys.device)(hidden_states, query_BQLd, lengths_B)
+            seen = _Seen(hidden_states, keys, values, kwargs.get("position_embeddings", ()))
+            read_BLX = READS[indexer.shape.reads].of(seen)
+            self._shared_BGL = indexer.to(keys.device)(read_BLX, query_BQLd, lengths_B)
         assert self._shared_BGL is not None, "layers are visited in order"
         scores_BHL = self._shared_BGL.to(keys.device).expand(batch, kv_heads, length).clone()
         scores_BHL[..., : self.n_sink] = float("inf")
