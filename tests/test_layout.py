@@ -32,6 +32,7 @@ ALLOWED = {
     "models": {"config", "locks"},
     "eviction": {"config", "models", "kernels"},
     "engine": {"config", "models", "eviction", "kernels"},
+    "export": {"config", "models", "eviction"},
     "distill": {"config", "texts", "models", "eviction", "progress", "kernels", "locks"},
     "benchmarks": {"config", "texts", "models", "locks"},
     "results": {"config"},

@@ -110,6 +110,14 @@ def _methods(arguments: Arguments) -> int:
     return 0
 
 
+def _export(arguments: Arguments) -> int:
+    from indexmem.export.folder import export_checkpoint
+
+    folder = export_checkpoint(arguments.checkpoint, expanded(arguments.to).absolute(), onnx=arguments.onnx)
+    print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}. How to use it: docs/serving.md")
+    return 0
+
+
 def _assets(arguments: Arguments) -> int:
     from indexmem.models import assets
     from indexmem.texts.documents import BUILTIN_TEXTS, documents_of
@@ -180,6 +188,11 @@ SUBMIT = (
     argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the job; not for secrets"),
     argument("--dry-run", action="store_true", help="check the spec, print what would be sent; send nothing"),
 )  # fmt: skip
+EXPORT = (
+    argument("checkpoint", help="trained modules: a folder, a shipped name such as testbed-modules, or a hub id"),
+    argument("--to", required=True, metavar="FOLDER", help="a new folder"),
+    argument("--onnx", action="store_true", help="the scorer as ONNX too (needs the extra 'onnx')"),
+)
 UI = (
     argument("--root", help="run root; default: $INDEXMEM_HOME/runs"),
     argument("--port", "--mlflow-port", type=int, default=5000, help="of MLflow; default: 5000"),
@@ -208,6 +221,7 @@ COMMANDS = (
         ),
     ),
     Command("submit", "run a command as a job on a cluster; it goes on when this machine leaves", _submit, SUBMIT),
+    Command("export", "write a trained indexer as a folder that needs torch and safetensors alone", _export, EXPORT),
     Command("methods", "list the eviction methods that a grid can compare", _methods),
     Command("assets", "fetch and verify the built-in model and texts", _assets),
     Command("ui", "serve the MLflow of a run root on 127.0.0.1 and say where its reports are", _ui, UI),

@@ -90,6 +90,21 @@ def draft_of(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def draft_folder(target: Path) -> Iterator[Path]:
+    """A fresh folder beside `target`, which does not exist; after the block it has that name.
+
+    When the block raises, nothing is left.
+    """
+    draft = target.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+    try:
+        draft.mkdir(parents=True)
+        yield draft
+        os.rename(draft, target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
 def copy_of(source: Path, target: Path, leave_out: Sequence[str] = ()) -> Iterator[Path]:
     """A copy of a folder, without names that match `leave_out`. After the block it takes the place of `target`.
 
