@@ -40,9 +40,8 @@ def export_checkpoint(checkpoint: str, folder: Path, onnx: bool = False) -> Path
     if exists(folder):
         raise UserError(f"{folder} exists already. Name a new folder: an export replaces nothing.")
     with draft_folder(folder) as draft:
-        save_file(
-            {name: tensor.contiguous() for name, tensor in indexers.state_dict().items()}, draft / portable.WEIGHTS
-        )
+        weights = {name: tensor.contiguous() for name, tensor in indexers.state_dict().items()}
+        save_file(weights, draft / portable.WEIGHTS)
         (draft / portable.CONFIG).write_text(json.dumps(_config(checkpoint, source, indexers), indent=2) + "\n")
         (draft / MODULE).write_bytes(Path(portable.__file__).read_bytes())
         if onnx:

@@ -28,8 +28,9 @@ class TokenScorer(nn.Module):
 
     def __init__(self, indexer: Indexer) -> None:
         super().__init__()
-        layers, every = indexer.model["layers"], indexer.shape["share_every"]
-        owners: list[LayerIndexer] = [indexer.layers[layer // every] for layer in range(layers)]
+        self.scored = [indexer.owner(layer) for layer in range(indexer.model["layers"])]
+        every = indexer.shape["share_every"]
+        owners: list[LayerIndexer] = [indexer.layers[layer // every] for layer in self.scored]
         stacked = {
             name: torch.stack([owner.token.get_parameter(name) for owner in owners])
             for name in ("0.weight", "0.bias", "2.weight", "2.bias")
@@ -41,7 +42,7 @@ class TokenScorer(nn.Module):
         self.heads = indexer.model["kv_heads"]
 
     def forward(self, states_NTX: Tensor) -> Tensor:
-        hidden_NTw = F.silu(states_NTX @ self.in_NXw + self.in_N1w)
+        hidden_NTw = F.silu(states_NTX[self.scored] @ self.in_NXw + self.in_N1w)
         scores_NGT = (hidden_NTw @ self.out_NwG + self.out_N1G).mT
         return scores_NGT.expand(-1, self.heads, -1)
 

@@ -1,10 +1,10 @@
 """Which tokens of a KV cache to keep, by a trained indexer. Needs torch and safetensors, and nothing of indexmem.
 
     indexer = Indexer.load("FOLDER")                                   # what `indexmem export` wrote
-    scores_NHT = torch.stack([indexer.scores(layer, states_TX) for layer, states_TX in enumerate(states)])
+    scores_NHT = indexer.scores_of_all(states)                         # one states_TX for each layer
     kept = indexer.keep(scores_NHT, ratio=0.75)                        # kept[layer][head]: positions, ascending
 
-`states_TX` is what the indexer reads of one sequence in one layer (`indexer.reads`):
+`states_TX` is what the indexer reads of one sequence in a layer (`indexer.reads`):
 
     hidden      input of the attention block, after the layer's input norm                       [T, hidden_size]
     key         K as the cache holds it, after RoPE, the heads of a token side by side           [T, H d]
@@ -67,10 +67,23 @@ class Indexer(nn.Module):
     def scores(self, layer: int, states_TX: Tensor, query_pre_QTd: Tensor | None = None) -> Tensor:
         """Importance [H, T] of one sequence's tokens in a layer, counted among those with full attention.
 
-        `query_pre_QTd`: the layer's queries before RoPE; needed with a pair term, and ignored without.
+        `query_pre_QTd`: the layer's queries before RoPE; needed with a pair term, and ignored without. Raises
+        ValueError in a layer without an indexer of its own: it takes the scores of `owner(layer)`.
         """
+        if layer != self.owner(layer):
+            raise ValueError(f"layer {layer} has no indexer: it takes the scores of layer {self.owner(layer)}")
         scores_GT = self.layers[layer // self.shape["share_every"]](states_TX, query_pre_QTd)
         return scores_GT.expand(self.model["kv_heads"], -1)
+
+    def owner(self, layer: int) -> int:
+        """The layer whose scores this one takes; itself, unless layers share indexers."""
+        return layer - layer % int(self.shape["share_every"])
+
+    def scores_of_all(self, states: Sequence[Tensor], queries: Sequence[Tensor] | None = None) -> Tensor:
+        """`scores` of all layers, [N, H, T]."""
+        query = [None] * len(states) if queries is None else queries
+        owned = {n: self.scores(n, states[n], query[n]) for n in range(len(states)) if n == self.owner(n)}
+        return torch.stack([owned[self.owner(n)] for n in range(len(states))])
 
     def keep(
         self,
@@ -198,7 +211,7 @@ def scores_of_cache(indexer: Indexer, kv_2NTD: Tensor) -> Tensor:
             "indexer trained with indexer.reads=key or key_value"
         )
     states_NTX = kv_2NTD[0] if indexer.reads == "key" else torch.cat((kv_2NTD[0], kv_2NTD[1]), dim=-1)
-    return torch.stack([indexer.scores(layer, states_TX) for layer, states_TX in enumerate(states_NTX)])
+    return indexer.scores_of_all(list(states_NTX))
 
 
 def positions(scores_NHT: Tensor, count: int, sinks: int, alike: bool = True) -> Tensor:
@@ -226,9 +239,9 @@ def edit_function(
 
     It takes a request's KV [2, N, T, D] with its token ids, and gives back those that stay; their number is rounded
     down to whole chunks of the server (`--chunk-size`), one at least. `alike`: as `positions` has it. `scores`: where
-    they come from if not from the cache. `inv_freq` [r / 2], the model's rotary frequencies: K is turned back by as many
-    positions as were dropped, so that the next query, which the engine counts from the shorter cache, sees every token
-    at its true distance; without it distances shrink. The ids name the new cache: those that most heads keep.
+    they come from if not from the cache. `inv_freq` [r / 2], the model's rotary frequencies: K is turned back by as
+    many positions as were dropped, so that the next query, which the engine counts from the shorter cache, sees every
+    token at its true distance; without it distances shrink. The ids name the new cache: those that most heads keep.
     """
 
     def edit(tensors: Mapping[Any, Tensor], ids: Sequence[int]) -> tuple[Tensor, list[int]]:
