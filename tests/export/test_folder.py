@@ -30,9 +30,9 @@ class Blind:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blind())
 import torch
-from indexmem_export import Indexer
+from indexmem_export import ExportedIndexer
 assert not {"indexmem", "transformers", "kvpress", "pydantic"} & {name.split(".")[0] for name in sys.modules}
-indexer = Indexer.load(sys.argv[1])
+indexer = ExportedIndexer.load(sys.argv[1])
 states = torch.randn(6, 40, 256)
 scores = torch.stack([indexer.scores(layer, states[layer]) for layer in range(6)])
 print([len(head) for layer in indexer.keep(scores, ratio=0.75) for head in layer])

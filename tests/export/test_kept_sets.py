@@ -20,7 +20,7 @@ from indexmem.eviction.methods.registry import make_method
 from indexmem.eviction.reads import READS
 from indexmem.eviction.selection import PER_HEAD, Shared, whole_tokens
 from indexmem.export.folder import MODULE, export_checkpoint
-from indexmem.export.portable import Indexer
+from indexmem.export.portable import ExportedIndexer
 from indexmem.models.attention import tapping
 from indexmem.models.backbone import load_backbone
 
@@ -41,13 +41,13 @@ scores = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 12)).fla
 )
 
 
-def exported(folder, to) -> Indexer:
+def exported(folder, to) -> ExportedIndexer:
     """The indexer as the exported file itself gives it."""
     spec = spec_from_file_location("exported_file", export_checkpoint(str(folder), to) / MODULE)
     module = module_from_spec(spec)
     sys.modules["exported_file"] = module
     spec.loader.exec_module(module)
-    return module.Indexer.load(to)
+    return module.ExportedIndexer.load(to)
 
 
 def engine_keeps(backbone, ids, folder, ratios) -> list[list[list[list[int]]]]:
@@ -135,7 +135,9 @@ def test_the_rule_is_the_engines_for_any_scores(scores, share, floor, sinks, eve
         scores_NHT = scores_NHT[[layer - layer % 2 for layer in range(layers)]]
     model = {"layers": layers, "hidden_size": 2, "heads": heads, "kv_heads": heads, "head_dim": 2}
     shape = {"rows": heads, "heads": 0, "dim": 0, "pair_term": False, "token_term": 1, "share_every": every}
-    indexer = Indexer({"model": model, "indexer": shape | {"reads": "hidden"}, "keep": {}} | {"keep": rule(sinks)})
+    indexer = ExportedIndexer(
+        {"model": model, "indexer": shape | {"reads": "hidden"}, "keep": {}} | {"keep": rule(sinks)}
+    )
     selection = PER_HEAD if share == "head" else Shared(share, floor, alike=every)
     ranked = [selection.rank(layer_HT, sinks) for layer_HT in scores_NHT]
     if heads == 1 and share != "head":

@@ -17,7 +17,7 @@ from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
 from indexmem.export.folder import export_checkpoint
-from indexmem.export.portable import Indexer, edit_function, positions, scores_of_cache
+from indexmem.export.portable import ExportedIndexer, edit_function, positions, scores_of_cache
 
 SINKS = 4
 Kind = Enum("Kind", {"KV": "kv", "QUERY": "query"})  # as lmcache.sdk.cache_kind has it
@@ -41,7 +41,7 @@ def cached(family, ids, method=None):
 def pair(request, tmp_path):
     """A checkpoint that reads the cache, and its export."""
     folder = trained(tmp_path / "a", request.param)
-    return folder, Indexer.load(export_checkpoint(str(folder), tmp_path / "b"))
+    return folder, ExportedIndexer.load(export_checkpoint(str(folder), tmp_path / "b"))
 
 
 @pytest.mark.parametrize("ratio", [0.25, 0.5, 0.8])
@@ -105,7 +105,7 @@ def test_positions_are_sets_of_the_best(length, count, heads, seed):
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_keys_are_moved_so_that_queries_see_true_distances(family, alike, tmp_path):
     """The engine counts on from the shorter cache; logits are those of queries at their places in the whole context."""
-    indexer = Indexer.load(export_checkpoint(str(trained(tmp_path / "a", "key", family)), tmp_path / "b"))
+    indexer = ExportedIndexer.load(export_checkpoint(str(trained(tmp_path / "a", "key", family)), tmp_path / "b"))
     model, ids, question = tiny_model(family), random_ids(96), torch.tensor([random_ids(7, seed=1)])
     _, kv_2NTD = cached(family, ids)
 
@@ -125,7 +125,7 @@ def test_keys_are_moved_so_that_queries_see_true_distances(family, alike, tmp_pa
 
 
 def test_what_the_cache_does_not_hold_is_asked_for(tmp_path):
-    indexer = Indexer.load(export_checkpoint(str(trained(tmp_path / "a", "hidden")), tmp_path / "b"))
+    indexer = ExportedIndexer.load(export_checkpoint(str(trained(tmp_path / "a", "hidden")), tmp_path / "b"))
     ids = random_ids(32)
     _, kv_2NTD = cached("llama", ids)
     with pytest.raises(ValueError, match=r"reads hidden.*give `scores`"):

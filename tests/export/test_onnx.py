@@ -12,7 +12,7 @@ from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.export import onnx as to_onnx
 from indexmem.export.folder import export_checkpoint
 from indexmem.export.onnx import TokenScorer
-from indexmem.export.portable import Indexer
+from indexmem.export.portable import ExportedIndexer
 
 
 def checkpoint(folder, **config) -> str:
@@ -25,7 +25,7 @@ def checkpoint(folder, **config) -> str:
 @pytest.mark.parametrize("config", [{}, {"share_every": 2}, {"scope": "layer"}, {"reads": "key_value"}])
 @pytest.mark.parametrize("tokens", [1, 9])
 def test_all_layers_are_scored_in_one_go(config, tokens, tmp_path):
-    indexer = Indexer.load(export_checkpoint(checkpoint(tmp_path / "a", **config), tmp_path / "b"))
+    indexer = ExportedIndexer.load(export_checkpoint(checkpoint(tmp_path / "a", **config), tmp_path / "b"))
     scorer = TokenScorer(indexer)
     states_NTX = torch.randn(indexer.model["layers"], tokens, scorer.in_NXw.shape[1])
     expected = indexer.scores_of_all(list(states_NTX))
@@ -53,7 +53,7 @@ def test_onnxruntime_gives_the_same_scores(tmp_path):
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
     folder = export_checkpoint(checkpoint(tmp_path / "a"), tmp_path / "b", onnx=True)
-    indexer, session = Indexer.load(folder), runtime.InferenceSession(str(folder / "scorer.onnx"))
+    indexer, session = ExportedIndexer.load(folder), runtime.InferenceSession(str(folder / "scorer.onnx"))
     for tokens in (1, 2, 33):
         states_NTX = torch.randn(indexer.model["layers"], tokens, indexer.model["hidden_size"])
         (found,) = session.run(None, {"states": states_NTX.numpy()})

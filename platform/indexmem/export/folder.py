@@ -45,7 +45,7 @@ def export_checkpoint(checkpoint: str, folder: Path, onnx: bool = False) -> Path
         (draft / portable.CONFIG).write_text(json.dumps(_config(checkpoint, source, indexers), indent=2) + "\n")
         (draft / MODULE).write_bytes(Path(portable.__file__).read_bytes())
         if onnx:
-            write_onnx(portable.Indexer.load(draft), draft / "scorer.onnx")
+            write_onnx(portable.ExportedIndexer.load(draft), draft / "scorer.onnx")
     return folder
 
 

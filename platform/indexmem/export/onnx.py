@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from indexmem.errors import UserError
-from indexmem.export.portable import Indexer, LayerIndexer
+from indexmem.export.portable import ExportedIndexer, LayerIndexer
 from indexmem.extras import need
 
 EXAMPLE_TOKENS = 16
@@ -26,7 +26,7 @@ class TokenScorer(nn.Module):
     out_NwG: Tensor
     out_N1G: Tensor
 
-    def __init__(self, indexer: Indexer) -> None:
+    def __init__(self, indexer: ExportedIndexer) -> None:
         super().__init__()
         self.scored = [indexer.owner(layer) for layer in range(indexer.model["layers"])]
         every = indexer.shape["share_every"]
@@ -47,7 +47,7 @@ class TokenScorer(nn.Module):
         return scores_NGT.expand(-1, self.heads, -1)
 
 
-def write_onnx(indexer: Indexer, path: Path) -> None:
+def write_onnx(indexer: ExportedIndexer, path: Path) -> None:
     """Raises UserError for an indexer with a pair term, and where the package is not installed."""
     if indexer.shape["pair_term"]:
         raise UserError(

@@ -1,6 +1,6 @@
 """Which tokens of a KV cache to keep, by a trained indexer. Needs torch and safetensors, and nothing of indexmem.
 
-    indexer = Indexer.load("FOLDER")                                   # what `indexmem export` wrote
+    indexer = ExportedIndexer.load("FOLDER")                                   # what `indexmem export` wrote
     scores_NHT = indexer.scores_of_all(states)                         # one states_TX for each layer
     kept = indexer.keep(scores_NHT, ratio=0.75)                        # kept[layer][head]: positions, ascending
 
@@ -39,7 +39,7 @@ BLOCK_ELEMENTS = 2**20  # pair scores alive at once
 TOLERANCE = 1e-6  # of budgets: 240 * (1 - 0.9) is 23.999999999999996, and means 24
 
 
-class Indexer(nn.Module):
+class ExportedIndexer(nn.Module):
     """The indexers of all layers, and the rule by which tokens are kept."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -49,7 +49,7 @@ class Indexer(nn.Module):
         self.layers = nn.ModuleList(LayerIndexer(self.shape, self.model) for _ in owners)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Indexer:
+    def load(cls, folder: str | Path) -> ExportedIndexer:
         """On CPU, in fp32. Raises ValueError for a folder of another format."""
         config = json.loads((Path(folder) / CONFIG).read_text(encoding="utf-8"))
         if config.get("format") != FORMAT:
@@ -203,7 +203,7 @@ Scores = Callable[[Sequence[int]], Tensor]  # token ids -> scores [N, H, T]
 Edit = Callable[[Mapping[Any, Tensor], Sequence[int]], tuple[Tensor, list[int]]]
 
 
-def scores_of_cache(indexer: Indexer, kv_2NTD: Tensor) -> Tensor:
+def scores_of_cache(indexer: ExportedIndexer, kv_2NTD: Tensor) -> Tensor:
     """Scores [N, H, T] by what the cache itself holds. Raises ValueError for an indexer that reads more than that."""
     if indexer.reads not in ("key", "key_value"):
         raise ValueError(
@@ -227,7 +227,7 @@ def positions(scores_NHT: Tensor, count: int, sinks: int, alike: bool = True) ->
 
 
 def edit_function(
-    indexer: Indexer,
+    indexer: ExportedIndexer,
     ratio: float,
     *,
     chunk: int = 256,
