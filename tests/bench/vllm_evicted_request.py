@@ -25,7 +25,7 @@ QUESTION = "\nWhat is the special magic number for Lisbon? The special magic num
 
 
 def prepare(folder: Path) -> None:
-    """Export the indexer; what vLLM is asked, the scores, and our engine's answers from all and from the kept tokens."""
+    """Export the indexer; note what vLLM is asked, and our engine's answers from all and from the kept tokens."""
     from indexmem.config.schema import ModelConfig
     from indexmem.engine.decode import DecodeRow, decode
     from indexmem.engine.prefill import prefill
@@ -120,7 +120,7 @@ def compare(folder: Path, to: Path | None) -> None:
     """Both engines' texts."""
     from indexmem.config.schema import ModelConfig
     from indexmem.models.backbone import load_tokenizer
-    from indexmem.provenance import git_commit
+    from indexmem.provenance import provenance
 
     asked, served = torch.load(folder / "asked.pt"), json.loads((folder / "served.json").read_text())
     tokenizer = load_tokenizer(ModelConfig(id=MODEL))
@@ -131,7 +131,7 @@ def compare(folder: Path, to: Path | None) -> None:
     same = {name: served[name] == asked["engine"][name] for name in ("full", "evicted")}
     result = {"model": MODEL, "ratio": RATIO, "block": BLOCK, "vllm": served["vllm"], "tokens": served["tokens"]}
     result |= {"loaded": served["loaded"], "same_tokens": same, "texts": texts, "seconds": served["seconds"]}
-    result |= {"commit": git_commit()}
+    result |= {"commit": provenance()["git_commit"]}
     print(json.dumps(result, indent=1))
     if to is not None:
         to.write_text(json.dumps(result, indent=1) + "\n")

@@ -135,9 +135,8 @@ def test_the_rule_is_the_engines_for_any_scores(scores, share, floor, sinks, eve
         scores_NHT = scores_NHT[[layer - layer % 2 for layer in range(layers)]]
     model = {"layers": layers, "hidden_size": 2, "heads": heads, "kv_heads": heads, "head_dim": 2}
     shape = {"rows": heads, "heads": 0, "dim": 0, "pair_term": False, "token_term": 1, "share_every": every}
-    indexer = ExportedIndexer(
-        {"model": model, "indexer": shape | {"reads": "hidden"}, "keep": {}} | {"keep": rule(sinks)}
-    )
+    rule = {"share": "head", "floor": 0.1, "sinks": sinks}
+    indexer = ExportedIndexer({"model": model, "indexer": shape | {"reads": "hidden"}, "keep": rule})
     selection = PER_HEAD if share == "head" else Shared(share, floor, alike=every)
     ranked = [selection.rank(layer_HT, sinks) for layer_HT in scores_NHT]
     if heads == 1 and share != "head":
@@ -149,10 +148,6 @@ def test_the_rule_is_the_engines_for_any_scores(scores, share, floor, sinks, eve
     ]
     found = indexer.keep(scores_NHT, tokens=target, share=share, floor=floor)
     assert [[head.tolist() for head in layer] for layer in found] == expected
-
-
-def rule(sinks: int) -> dict:
-    return {"share": "head", "floor": 0.1, "sinks": sinks}
 
 
 def test_mistakes_are_refused(tmp_path):
