@@ -38,6 +38,7 @@ ALLOWED = {
     "results": {"config"},
     "tracking": {"config", "results", "locks"},
     "report": {"config", "results"},
+    "board": {"config", "texts", "results", "report"},
     "cluster": {"config"},
     "sweep": {
         *("config", "models", "eviction", "distill", "evaluate", "results", "tracking", "progress"),

@@ -71,6 +71,12 @@ def _report(arguments: Arguments) -> int:
     return report_spec(_spec(arguments), images=arguments.images)
 
 
+def _board(arguments: Arguments) -> int:
+    from indexmem.commands.board import board, check_stores
+
+    return check_stores(arguments.stores) if arguments.check else board(arguments.stores, expanded(arguments.out))
+
+
 def _sync(arguments: Arguments) -> int:
     from indexmem.commands.sync import sync_spec
 
@@ -193,6 +199,14 @@ EXPORT = (
     argument("--to", required=True, metavar="FOLDER", help="a new folder"),
     argument("--onnx", action="store_true", help="the scorer as ONNX too (needs the extra 'onnx')"),
 )
+BOARD = (
+    argument(
+        "stores", nargs="+", metavar="[WHO=]STORE",
+        help="a run root, a folder or file of rows, results of kvpress; paths or URIs",
+    ),
+    argument("--out", default="board", metavar="FOLDER", help="where index.html is written; default: board"),
+    argument("--check", action="store_true", help="say what is wrong with the rows, or what they are; write nothing"),
+)  # fmt: skip
 UI = (
     argument("--root", help="run root; default: $INDEXMEM_HOME/runs"),
     argument("--port", "--mlflow-port", type=int, default=5000, help="of MLflow; default: 5000"),
@@ -222,6 +236,7 @@ COMMANDS = (
     ),
     Command("submit", "run a command as a job on a cluster; it goes on when this machine leaves", _submit, SUBMIT),
     Command("export", "write a trained indexer as a folder that needs torch and safetensors alone", _export, EXPORT),
+    Command("board", "join result stores of many people into one page", _board, BOARD),
     Command("methods", "list the eviction methods that a grid can compare", _methods),
     Command("assets", "fetch and verify the built-in model and texts", _assets),
     Command("ui", "serve the MLflow of a run root on 127.0.0.1 and say where its reports are", _ui, UI),

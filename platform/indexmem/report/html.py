@@ -6,18 +6,14 @@ forbids itself every network request and every script but its own two (content s
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import plotly.graph_objects as go
 import pyarrow as pa
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
@@ -25,13 +21,13 @@ from indexmem.config.budget import PHRASES
 from indexmem.config.schema import Experiment
 from indexmem.files import write_whole
 from indexmem.report.content import Content, gather
+from indexmem.report.document import asset, policy, template_environment
 from indexmem.report.figures.base import LEVEL
 from indexmem.report.files import write_files
 from indexmem.report.images import check_drawable
 from indexmem.report.pack import packed
 from indexmem.report.panels import all_panels
 from indexmem.report.scorecard import scorecard
-from indexmem.report.text import bytes_text, p_words, seconds_text, signed, visible
 from indexmem.results.schema import FULL_LABEL
 from indexmem.results.summary import MEAN
 from indexmem.results.sweeps import Sweep
@@ -93,33 +89,28 @@ def write_report(
 
 def render(content: Content, command: str, links: Mapping[str, str], warning: str = "") -> str:
     """The page as a string; see `write_report`."""
-    scripts = [Markup(get_plotlyjs()), Markup(f'"use strict";\n{"".join(map(_asset, SCRIPTS))}')]
-    environment = Environment(
-        loader=PackageLoader("indexmem.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"bytes": bytes_text, "seconds": seconds_text, "signed": signed, "p": p_words}
-    environment.filters |= {"visible": visible, "points": lambda share: f"{100 * share:.1f}"}
+    scripts = [Markup(get_plotlyjs()), Markup(f'"use strict";\n{"".join(map(asset, SCRIPTS))}')]
     present = content.sections
-    return environment.get_template("report.html.j2").render(
-        content=content,
-        experiment=content.experiment,
-        views=content.views,
-        sections={name: title for name, title in SECTIONS.items() if name in present},
-        phrases=PHRASES,
-        data=_data(content),
-        colours={method: style.color for view in content.views for method, style in view.look.items()},
-        command=command,
-        warning=warning,
-        links={text: address for text, address in links.items() if address.startswith(("http://", "https://"))},
-        policy=_policy(scripts),
-        scripts=scripts,
-        style=Markup(_asset("report.css")),
-        FULL_LABEL=FULL_LABEL,
-        MEAN=MEAN,
+    return (
+        template_environment()
+        .get_template("report.html.j2")
+        .render(
+            content=content,
+            experiment=content.experiment,
+            views=content.views,
+            sections={name: title for name, title in SECTIONS.items() if name in present},
+            phrases=PHRASES,
+            data=_data(content),
+            colours={method: style.color for view in content.views for method, style in view.look.items()},
+            command=command,
+            warning=warning,
+            links={text: address for text, address in links.items() if address.startswith(("http://", "https://"))},
+            policy=policy(scripts),
+            scripts=scripts,
+            style=Markup(asset("report.css")),
+            FULL_LABEL=FULL_LABEL,
+            MEAN=MEAN,
+        )
     )
 
 
@@ -146,17 +137,3 @@ def _figure(figure: go.Figure) -> dict[str, Any]:
     layout["margin"]["t"] = 34 if "coloraxis" in layout else 12
     layout["annotations"] = [note for note in layout.get("annotations", ()) if note.get("name") != LEVEL]
     return content
-
-
-def _asset(name: str) -> str:
-    return files("indexmem.report").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """Content security policy: no request at all, and only the scripts given (hashes of their exact text)."""
-    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )

@@ -22,7 +22,7 @@ _NAMED = r"\b(?i:answer(?:\s+is)?|option|choice)\s*:?\s*[(\[*]*([A-{last}])(?![\
 _LEADING = r"\s*[(\[*]*([A-{last}])(?:[)\]*.:,;]|\s*$|\s*\n)"
 
 
-def shown(options: Sequence[str]) -> str:
+def option_lines(options: Sequence[str]) -> str:
     """'A. red' and so on, a line each."""
     return "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, options))
 

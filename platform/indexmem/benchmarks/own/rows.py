@@ -42,10 +42,10 @@ class OwnRows:
                 f"Benchmark 'jsonl': there is no file {file}. Give params: {{path: FILE.jsonl}}; a relative path is "
                 "looked for beside the spec file, then in the working folder."
             )
-        return rows_of_file(file, FIELDS, check)
+        return rows_of_file(file, FIELDS, check_own_row)
 
 
-def check(row: BenchmarkRow, where: str) -> None:
+def check_own_row(row: BenchmarkRow, where: str) -> None:
     """Raises UserError for what the kinds of the required fields do not say."""
     if not row["context"].strip():
         raise UserError(f"{where}: 'context' is empty, and it is what gets compressed.")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
-from indexmem.benchmarks.own.choice import chosen, letters_of, shown
+from indexmem.benchmarks.own.choice import chosen, letters_of, option_lines
 from indexmem.benchmarks.own.metrics import METRICS, WHOLE, score
 from indexmem.benchmarks.own.rows import OwnRows
 from indexmem.benchmarks.rows import BenchmarkRow
@@ -71,8 +71,8 @@ class JsonlBenchmark(Benchmark):
             extra |= {"match": match} if match != "any" else {}
         else:
             extra = {"options": options, "right": letters_of(row["answers"], options, f"row {index + 1}")}
-            references = tuple(line for line in shown(options).split("\n") if line[0] in extra["right"])
-            question = f"{question}\n{shown(options)}\n"
+            references = tuple(line for line in option_lines(options).split("\n") if line[0] in extra["right"])
+            question = f"{question}\n{option_lines(options)}\n"
         return Sample(
             id=f"{self.name}/{index}",
             benchmark=self.name,

@@ -1,0 +1,87 @@
+"""Rows of a result store of ours as rows of the board. Failed rows are left out: a cell then lacks these samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from indexmem.board.format import BOARD_SCHEMA, BOARD_VERSION
+from indexmem.results.schema import OK, answer_seconds, held_bytes
+from indexmem.results.store import RowStore
+
+SAID_ALWAYS = ("dtype", "seed", "sinks", "max_new_tokens", "decoding")  # of a row's settings
+SAME = {
+    "model": "model", "model_revision": "model_fingerprint", "method": "method", "checkpoint": "checkpoint",
+    "budget": "budget", "benchmark": "benchmark", "build": "benchmark_build", "prompts": "protocol",
+    "length": "length", "sample": "sample_id", "repeat": "repeat", "group": "group", "score": "score",
+    "evicted": "measured_ratio", "full_bytes": "full_kv_bytes", "commit": "git_commit", "versions": "versions",
+    "device": "device", "host": "host", "code": "code",
+}  # fmt: skip
+
+
+def read_store(folder: Path) -> pa.Table:
+    """All finished rows under `folder`, which holds rows/."""
+    places = sorted({str(part.parent.relative_to(folder / "rows")) for part in (folder / "rows").rglob("*.parquet")})
+    rows = RowStore(folder).read(places)
+    rows = rows.filter(pc.equal(rows["status"], OK))
+    columns: dict[str, Any] = {ours: rows[theirs] for ours, theirs in SAME.items() if theirs in rows.column_names}
+    columns |= {name: _mapped(rows["settings"], part) for name, part in PARTS.items()}
+    columns |= {
+        "board_version": pa.repeat(BOARD_VERSION, rows.num_rows),
+        "engine": _engines(rows),
+        "prompts": pc.coalesce(rows["protocol"], pa.scalar("not recorded")),
+        "question": pa.repeat("after", rows.num_rows),
+        "held_bytes": held_bytes(rows),
+        "prefill_ms": pc.multiply(rows["prefill_seconds"], 1000.0),
+        "score_ms": pc.multiply(rows["score_seconds"], 1000.0),
+        "decode_ms": pc.multiply(answer_seconds(rows), 1000.0),
+        "date": pc.strftime(rows["created_at"], "%Y-%m-%dT%H:%M:%S+00:00"),
+    }
+    arrays = [
+        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(rows.num_rows, field.type)
+        for field in BOARD_SCHEMA
+    ]
+    return pa.Table.from_arrays(arrays, schema=BOARD_SCHEMA)
+
+
+def _engines(rows: pa.Table) -> pa.Array:
+    """'indexmem, engine 2': the first part of what computed a row, which older rows do not say."""
+    unknown = pa.scalar("engine not recorded")
+    code = pc.coalesce(rows["code"], unknown) if "code" in rows.column_names else pa.repeat(unknown, rows.num_rows)
+    engine = pc.list_element(pc.split_pattern(code, ","), 0)
+    return pc.binary_join_element_wise(pa.scalar("indexmem"), engine, ", ")
+
+
+def _decoding(settings: Mapping[str, Any] | None) -> str | None:
+    if settings is None:
+        return None
+    limit = {"max_new_tokens": settings["max_new_tokens"]} if "max_new_tokens" in settings else {}
+    chosen = {**settings.get("decoding", {}), **limit}
+    return " ".join(["greedy"] * ("decoding" not in settings) + [f"{name}={chosen[name]}" for name in sorted(chosen)])
+
+
+def _others(settings: Mapping[str, Any] | None) -> str | None:
+    rest = {name: value for name, value in (settings or {}).items() if name not in SAID_ALWAYS}
+    return None if settings is None else json.dumps(rest, sort_keys=True)[1:-1]
+
+
+PARTS: Mapping[str, Callable[[Mapping[str, Any] | None], Any]] = {
+    "sinks": lambda settings: None if settings is None else settings["sinks"],
+    "dtype": lambda settings: None if settings is None else settings["dtype"],
+    "seed": lambda settings: None if settings is None else settings["seed"],
+    "decoding": _decoding,
+    "settings": _others,
+}
+
+
+def _mapped(texts: pa.ChunkedArray, part: Callable[[Mapping[str, Any] | None], Any]) -> pa.Array:
+    """`part` of what each JSON text says; there are few different ones among many rows."""
+    different = texts.unique().to_pylist()
+    values = [part(None if text is None else json.loads(text)) for text in different]
+    kind = pa.int64() if any(isinstance(value, int) for value in values) else pa.string()
+    return pa.array(values, kind).take(pc.index_in(texts, pa.array(different, pa.string()), skip_nulls=False))

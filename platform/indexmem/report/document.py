@@ -1,0 +1,43 @@
+"""What all pages in the style of the report share: templates that escape, assets, and a policy without requests."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+from indexmem.report.text import bytes_text, p_words, seconds_text, signed, visible
+
+PACKAGE = "indexmem.report"
+
+
+def template_environment(*packages: str) -> Environment:
+    """Templates of these packages, then the report's own, with the filters of all pages."""
+    made = Environment(
+        loader=ChoiceLoader([PackageLoader(package) for package in (*packages, PACKAGE)]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"bytes": bytes_text, "seconds": seconds_text, "signed": signed, "p": p_words}
+    made.filters |= {"visible": visible, "points": lambda share: f"{100 * share:.1f}"}
+    return made
+
+
+def asset(name: str, package: str = PACKAGE) -> str:
+    """A style or script beside the templates of a package."""
+    return files(package).joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def policy(scripts: Sequence[str]) -> str:
+    """Content security policy: no request at all, and only the scripts given (hashes of their exact text)."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
