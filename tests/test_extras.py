@@ -23,7 +23,7 @@ sys.meta_path[:] = [Blind(finder, hidden) for finder in sys.meta_path]
 """
 RAY = ("ray", "optuna", "cronsim")
 MLFLOW = ("mlflow", "sqlalchemy")
-REPORT = ("plotly", "sklearn", "kaleido")
+REPORT = ("plotly", "kaleido")
 BENCHMARKS = ("wonderwords", "rouge", "jieba", "math_verify")
 
 

@@ -79,7 +79,6 @@ ONLY_IN = {
     "optuna": {"sweep/proposals.py"},
     "plotly": {"report", "sweep/picture.py"},
     "kaleido": {"report/images.py"},
-    "sklearn": {"report/sweeps.py"},
     "triton": {"kernels"},
     "kvpress": {"eviction/press"}
     | {

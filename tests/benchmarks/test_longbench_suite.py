@@ -15,7 +15,6 @@ from tiny_tokenizers import TEXT, tiny_tokenizer
 from indexmem.benchmarks.base import BuildContext, build_hash
 from indexmem.benchmarks.longbench.prompts import Parts, official, without_end, without_middle
 from indexmem.benchmarks.longbench.sets import SETS, SETS_E, bucket
-from indexmem.benchmarks.longbench.templates import TEMPLATES
 from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.schema import BenchmarkConfig
 from indexmem.errors import UserError
@@ -64,7 +63,8 @@ def rendered(sample, tokenizer) -> str:
 
 
 def test_prompts_are_the_published_ones_letter_for_letter():
-    ours = {name: t.head + "{context}" + t.rest + t.question + t.answer_prefix for name, t in sorted(TEMPLATES.items())}
+    templates = {name: spec.prompt for name, spec in SETS.items()}
+    ours = {name: t.head + "{context}" + t.rest + t.question + t.answer_prefix for name, t in sorted(templates.items())}
     assert hashlib.sha256(json.dumps(ours, ensure_ascii=False).encode()).hexdigest() == PUBLISHED_PROMPTS
     assert ours.keys() == SETS.keys()
 
@@ -115,7 +115,7 @@ def test_without_a_chat_template_the_text_goes_as_it_is(name, tmp_path):
     text = rendered(sample, build().tokenizer)
     assert "[user]" not in text
     assert "[assistant]" not in text
-    expected = TEMPLATES[name].question.replace("{input}", "Question: who?\nType:") + TEMPLATES[name].answer_prefix
+    expected = SETS[name].prompt.question.replace("{input}", "Question: who?\nType:") + SETS[name].prompt.answer_prefix
     assert text.endswith(expected)
 
 
@@ -214,7 +214,7 @@ def test_the_middle_is_left_out_and_the_rest_fits(limit, chat):
     """lm-eval #2983: prompts were cut at the left, which loses the instruction."""
     tokenizer = tiny_tokenizer()
     prompt = PromptFormat.of(tokenizer, chat=chat)
-    parts = official(TEMPLATES["lcc"], numbered(300), "")
+    parts = official(SETS["lcc"].prompt, numbered(300), "")
     cut = without_middle(parts, tokenizer, prompt, limit)
     assert cut.tokens(tokenizer, prompt) <= limit
     assert cut.question == parts.question
@@ -244,6 +244,6 @@ def test_kvpress_cuts_the_end_of_the_context():
 def test_what_fits_is_not_touched(tmp_path):
     benchmark = one("lcc", tmp_path, [item(0)])
     (sample,) = benchmark.samples(1, build())
-    assert sample.context == TEMPLATES["lcc"].head + item(0)["context"]
+    assert sample.context == SETS["lcc"].prompt.head + item(0)["context"]
     with pytest.raises(UserError, match="does not fit into 64 tokens"):
         list(benchmark.samples(1, build(64)))

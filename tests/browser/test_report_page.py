@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from chrome import BINARY, Chrome, Page
 from report_rows import ATTACK, METHODS, MIXED, make_history, make_retention, make_row, make_rows
-from report_zoo import MODELS, zoo_rows, zoo_sweep
+from report_zoo import MODELS, zoo_rows
 
 from indexmem.config.schema import Experiment
 from indexmem.report.html import write_report
@@ -45,7 +45,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def full_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = zoo_rows(samples=4)
     out = tmp_path_factory.mktemp("browser") / "full.html"
-    return write_report(Experiment(), rows, RETENTION_SCHEMA.empty_table(), out, make_history(), sweeps=[zoo_sweep(12)])
+    return write_report(Experiment(), rows, RETENTION_SCHEMA.empty_table(), out, make_history())
 
 
 @pytest.fixture

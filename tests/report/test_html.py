@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from report_rows import ATTACK, BUDGETS, METHODS, MIXED, make_history, make_retention, make_rows
-from report_zoo import many_rows, zoo_rows, zoo_sweep
+from report_zoo import many_rows, zoo_rows
 
 from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
@@ -176,12 +176,10 @@ def test_links_lead_out_only_by_http(tmp_path: Path) -> None:
 
 
 def test_all_sections_of_full_results_and_both_models(tmp_path: Path) -> None:
-    out = write_report(
-        Experiment(), zoo_rows(samples=1), RETENTION_SCHEMA.empty_table(), tmp_path / "r.html", sweeps=[zoo_sweep(12)]
-    )
+    out = write_report(Experiment(), zoo_rows(samples=1), RETENTION_SCHEMA.empty_table(), tmp_path / "r.html")
     page = Page(out.read_text(encoding="utf-8"))
     ids = {attributes.get("id") for _, attributes in page.tags}
-    assert {"needles", "facets", "decoding", "ablations", "sweep", "filter-model"} <= ids
+    assert {"needles", "facets", "decoding", "ablations", "filter-model"} <= ids
     assert figures_drawn(page) == figures_there(page)
     assert "Protocol of prompts and scores" in page.text
     assert "official" in page.text

@@ -1,4 +1,4 @@
-"""Rows and sweeps that fill every section of a report: two models, variants, needles, categories, decode budgets."""
+"""Rows that fill every section of a report: two models, variants, needles, categories, decode budgets."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import pyarrow as pa
 from report_rows import KV_BYTES_PER_TOKEN, make_row
 
 from indexmem.config.budget import NOTHING_EVICTED, Budget
-from indexmem.config.sweep import Objective
 from indexmem.results.schema import ROW_SCHEMA
-from indexmem.results.sweeps import COMPLETE, Sweep, Trial
 
 LOSS = {
     "full": 0.0, "indexmem": 0.12, "indexer": 0.27, "snapkv+memory": 0.3, "snapkv": 0.38,
@@ -59,28 +57,6 @@ def many_rows(cells: int, samples: int, models: int = 4, methods: int = 20, budg
         f"The answer that model {i} gave to question {k} is {i * 7919 % 100_003}." for i, k in zip(each, index)
     ]
     return pa.table({name: columns.get(name, [None] * count) for name in ROW_SCHEMA.names}, schema=ROW_SCHEMA)
-
-
-def zoo_sweep(trials: int = 24) -> Sweep:
-    """A finished sweep whose loss depends on the learning rate, a little on the width, and not on the seed."""
-    rng = np.random.default_rng(0)
-    found = []
-    for number in range(trials):
-        rate, dim, seed = 10 ** rng.uniform(-4, -2), int(rng.choice([8, 16, 32])), int(rng.integers(0, 3))
-        activation = str(rng.choice(["relu", "softplus"]))
-        loss = 0.4 + 0.3 * (np.log10(rate) + 3) ** 2 + 0.8 / dim + 0.02 * rng.random()
-        params = {
-            "distill.schedule.peak_lr": rate,
-            "indexer.dim": dim,
-            "indexer.activation": activation,
-            "distill.seed": seed,
-        }
-        found.append(Trial(f"t{number}", number, COMPLETE, params, {"loss": float(loss)}))
-    axes = {
-        "distill.schedule.peak_lr": {"low": 1e-4, "high": 1e-2, "log": True}, "indexer.dim": [8, 16, 32],
-        "indexer.activation": ["relu", "softplus"], "distill.seed": [0, 1, 2],
-    }  # fmt: skip
-    return Sweep("s0", "rates", MODELS[0], axes, (Objective(metric="loss", mode="min"),), trials, tuple(found))
 
 
 def _model_rows(rng: np.random.Generator, model: str, place: int, samples: int) -> Iterator[dict[str, Any]]:

@@ -13,10 +13,9 @@ from indexmem.benchmarks import niah_map
 from indexmem.benchmarks.ruler import common_words, frequent_words, haystack, invented, niah, qa, variables
 from indexmem.config.text import BUILT_IN, MIXTURE
 from indexmem.texts.documents import BUILTIN_TEXTS, documents_hash, documents_of
-from indexmem.texts.generated.facts import MOST_FACTS, _similar_stories, _strewn
+from indexmem.texts.generated.facts import MOST_FACTS, STORIES, _similar_stories, _strewn
 from indexmem.texts.generated.layouts import BLOCKS, LINES, OBJECTS, TABLES
 from indexmem.texts.generated.records import THEMES
-from indexmem.texts.generated.sentences import STORIES
 from indexmem.texts.generated.values import SPELLINGS, ValueDraw, vocabulary
 
 WORDS = ["apple", "stone", "river"]

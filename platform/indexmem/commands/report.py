@@ -19,7 +19,6 @@ from indexmem.report.html import write_report
 from indexmem.report.verdict import GridVerdict, verdict
 from indexmem.results.gate import Gate, gated
 from indexmem.results.summary import summarise
-from indexmem.results.sweeps import read_sweeps
 from indexmem.results.tables import comparison_table
 
 if TYPE_CHECKING:
@@ -67,7 +66,6 @@ def write_grid_report(
         *(experiment, gate.rows, retention, out, history),
         links=links,
         warning=gate.explanation,
-        sweeps=read_sweeps(run_root(experiment), experiment.name),
         folder=out.with_suffix(""),
         images=images,
     )

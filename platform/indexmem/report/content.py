@@ -24,13 +24,11 @@ from indexmem.report.panels import (
     distillation_groups,
     facet_groups,
     heat_groups,
-    sweep_groups,
 )
 from indexmem.report.verdict import GridVerdict, refusal, verdict
 from indexmem.report.viewer import viewer_data
 from indexmem.results.gate import Floors, Gate, gated
 from indexmem.results.summary import Summary, by_model, summarise
-from indexmem.results.sweeps import Sweep
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,6 @@ def gather(
     rows: pa.Table,
     retention: pa.Table,
     history: Sequence[Mapping[str, Any]] = (),
-    sweeps: Sequence[Sweep] = (),
     baseline: str | None = None,
 ) -> Content:
     """Do all statistics and draw all figures; see `write_report` for the arguments and what it raises."""
@@ -82,7 +79,7 @@ def gather(
     return Content(
         experiment=experiment,
         views=found,
-        common={"sweep": sweep_groups(sweeps), "distillation": distillation_groups(history)},
+        common={"distillation": distillation_groups(history)},
         failures=failures(rows),
         failed=sum(view.summary.failed for view in found),
         total=rows.num_rows,

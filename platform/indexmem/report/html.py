@@ -30,7 +30,6 @@ from indexmem.report.panels import all_panels
 from indexmem.report.scorecard import scorecard
 from indexmem.results.schema import FULL_LABEL
 from indexmem.results.summary import MEAN
-from indexmem.results.sweeps import Sweep
 
 SCRIPTS = ("core.js", "charts.js", "filters.js", "scores.js", "samples.js", "kept.js")
 SECTIONS: Mapping[str, str] = MappingProxyType(
@@ -45,7 +44,6 @@ SECTIONS: Mapping[str, str] = MappingProxyType(
         "costs": "Costs",
         "samples": "Samples",
         "kept": "Kept tokens",
-        "sweep": "Sweep",
         "distillation": "Distillation",
         "failures": "Failures",
         "provenance": "Provenance",
@@ -63,7 +61,6 @@ def write_report(
     command: str = "python jobs/report.py spec.yaml",
     links: Mapping[str, str] = MappingProxyType({}),
     warning: str = "",
-    sweeps: Sequence[Sweep] = (),
     baseline: str | None = None,
     folder: Path | None = None,
     images: bool = False,
@@ -79,7 +76,7 @@ def write_report(
     """
     if images:
         check_drawable()
-    content = gather(experiment, rows, retention, history, sweeps, baseline)
+    content = gather(experiment, rows, retention, history, baseline)
     page = render(content, command, links, warning)
     write_whole(out, page)
     if folder is not None:

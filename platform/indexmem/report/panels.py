@@ -17,14 +17,10 @@ from indexmem.report.figures.by_budget import bytes_by_budget, kept_while_decodi
 from indexmem.report.figures.curves import AXES, benchmark_title, score_curve
 from indexmem.report.figures.differences import forest
 from indexmem.report.figures.labels import facet_chart, heat_map
-from indexmem.report.figures.search import importance_bars, parallel_coordinates
 from indexmem.report.figures.tradeoffs import score_by_bytes, score_by_time
 from indexmem.report.figures.training import loss_curve
-from indexmem.report.sweeps import importances
 from indexmem.results.summary import MEAN, Summary
-from indexmem.results.sweeps import Sweep
 
-IMPORTANCE = "How much worse a random forest fits the trials when one setting is shuffled; whiskers: its spread."
 NUMBERS = "the same numbers are in the table"
 
 
@@ -162,30 +158,6 @@ def distillation_groups(history: Sequence[Mapping[str, Any]]) -> tuple[PanelGrou
         return ()
     caption = "Loss (blue) and learning rate (dotted) by step"
     return (PanelGroup((Panel("loss", caption, "Distillation loss and learning rate by step", loss_curve(history)),)),)
-
-
-def sweep_groups(sweeps: Sequence[Sweep]) -> tuple[PanelGroup, ...]:
-    """For each sweep its trials, and which settings matter."""
-    groups = []
-    for number, sweep in enumerate(sweeps):
-        if not sweep.ranked:
-            continue
-        best, objective = sweep.ranked[0], sweep.objectives[0]
-        caption = f"{len(sweep.ranked)} trials; the best has {objective.metric} {best.metrics[objective.metric]:.4g}"
-        if (fresh := best.fresh.get(objective.metric)) is not None:
-            caption += f" on the samples that chose it and {fresh:.4g} on fresh ones"
-        if sweep.repeated:
-            caption += f" (not fresh: {', '.join(sweep.repeated)})"
-        label = f"Sweep {sweep.name}, {caption}: " + ", ".join(f"{k} {v}" for k, v in best.params.items())
-        trials = Panel(f"sweep-{number}", caption, label, parallel_coordinates(sweep), tall=True, wide=True)
-        groups.append(PanelGroup((trials,), sweep.name))
-        weights = importances(sweep)
-        if weights:
-            said = ", ".join(f"{weight.axis} {weight.mean:.2f}" for weight in weights)
-            caption = "Which settings matter"
-            bars = Panel(f"importance-{number}", caption, f"{caption}: {said}", importance_bars(weights))
-            groups.append(PanelGroup((bars,), note=IMPORTANCE))
-    return tuple(groups)
 
 
 def all_panels(sections: Mapping[str, Sequence[PanelGroup]]) -> list[Panel]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from indexmem.benchmarks.longbench.templates import Template
+from indexmem.benchmarks.longbench.sets import Template
 from indexmem.models.prompt import PromptFormat, encode
 
 if TYPE_CHECKING:

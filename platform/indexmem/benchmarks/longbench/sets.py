@@ -1,23 +1,30 @@
-"""LongBench's 21 sets: what each is scored by, how long its answers may be, and how its answers are read."""
+"""LongBench's 21 sets: what each asks, is scored by, how long its answers may be, and how its answers are read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from types import MappingProxyType
 
-from indexmem.benchmarks.longbench.metrics import (
-    Metric,
-    classification,
-    code_similarity,
-    count,
-    qa_f1,
-    qa_f1_zh,
-    retrieval,
-    retrieval_zh,
-    rouge_l,
-    rouge_l_zh,
-)
+import yaml
+
+from indexmem.benchmarks.longbench import metrics
+from indexmem.benchmarks.longbench.metrics import Metric
+
+
+@dataclass(frozen=True)
+class Template:
+    """The parts of a prompt, cut where the protocols cut it; `{input}` stands for the item's question.
+
+    The published prompt is `head + {context} + rest + question + answer_prefix`.
+    """
+
+    head: str
+    rest: str  # follows the context; kvpress compresses it with the context
+    question: str
+    answer_prefix: str = ""
+    cue: str = ""  # how the inputs of a few-shot set end
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,7 @@ class SetSpec:
     category: str
     metric: Metric
     max_new_tokens: int
+    prompt: Template
     language: str = "en"
     chat: bool = True  # the official protocol gives few-shot and code prompts to the model without its chat template
     first_line: bool = False  # only the answer's first line is scored
@@ -34,34 +42,16 @@ class SetSpec:
     items: int = 200
 
 
-SINGLE_DOC, MULTI_DOC, SUMMARY = "single-document QA", "multi-document QA", "summarization"
-FEW_SHOT, SYNTHETIC, CODE = "few-shot learning", "synthetic tasks", "code completion"
+def _read_sets() -> dict[str, SetSpec]:
+    text = files("indexmem.benchmarks.longbench").joinpath("sets.yaml").read_text(encoding="utf-8")
+    found = {}
+    for name, fields in yaml.safe_load(text).items():
+        made = {"metric": getattr(metrics, fields["metric"]), "prompt": Template(**fields["prompt"])}
+        found[name] = SetSpec(**fields | made | {"stop": tuple(fields.get("stop", ()))})
+    return found
 
-SETS: Mapping[str, SetSpec] = MappingProxyType(
-    {
-        "narrativeqa": SetSpec(SINGLE_DOC, qa_f1, 128),
-        "qasper": SetSpec(SINGLE_DOC, qa_f1, 128),
-        "multifieldqa_en": SetSpec(SINGLE_DOC, qa_f1, 64, items=150),
-        "multifieldqa_zh": SetSpec(SINGLE_DOC, qa_f1_zh, 64, "zh"),
-        "hotpotqa": SetSpec(MULTI_DOC, qa_f1, 32),
-        "2wikimqa": SetSpec(MULTI_DOC, qa_f1, 32),
-        "musique": SetSpec(MULTI_DOC, qa_f1, 32),
-        "dureader": SetSpec(MULTI_DOC, rouge_l_zh, 128, "zh"),
-        "gov_report": SetSpec(SUMMARY, rouge_l, 512),
-        "qmsum": SetSpec(SUMMARY, rouge_l, 512),
-        "multi_news": SetSpec(SUMMARY, rouge_l, 512),
-        "vcsum": SetSpec(SUMMARY, rouge_l_zh, 512, "zh"),
-        "trec": SetSpec(FEW_SHOT, classification, 64, chat=False, first_line=True),
-        "triviaqa": SetSpec(FEW_SHOT, qa_f1, 32, chat=False, first_line=True),
-        "samsum": SetSpec(FEW_SHOT, rouge_l, 128, chat=False, first_line=True, stop=("\n",)),
-        "lsht": SetSpec(FEW_SHOT, classification, 64, "zh", chat=False, first_line=True),
-        "passage_count": SetSpec(SYNTHETIC, count, 32),
-        "passage_retrieval_en": SetSpec(SYNTHETIC, retrieval, 32),
-        "passage_retrieval_zh": SetSpec(SYNTHETIC, retrieval_zh, 32, "zh"),
-        "lcc": SetSpec(CODE, code_similarity, 64, chat=False, items=500),
-        "repobench-p": SetSpec(CODE, code_similarity, 64, chat=False, items=500),
-    }
-)
+
+SETS: Mapping[str, SetSpec] = MappingProxyType(_read_sets())
 
 # LongBench-E: these sets again, with about as many items in each bucket of length.
 SETS_E = (

@@ -15,7 +15,6 @@ from indexmem.benchmarks.longbench.metrics import classification, classification
 from indexmem.benchmarks.longbench.prompts import Parts, Protocol, kvpress, official, without_end, without_middle
 from indexmem.benchmarks.longbench.sets import ITEMS_E, SETS, SETS_E, USUAL_ITEMS_E, SetSpec, bucket
 from indexmem.benchmarks.longbench.source import HUB, LongBenchItems
-from indexmem.benchmarks.longbench.templates import TEMPLATES
 from indexmem.benchmarks.rows import BenchmarkRow
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
@@ -97,7 +96,7 @@ class LongBenchSet(Benchmark):
 
     def _parts(self, row: BenchmarkRow, build: BuildContext, room: int) -> Parts:
         cut, shorten = (official, without_middle) if self.protocol == "official" else (kvpress, without_end)
-        parts = cut(TEMPLATES[self.set], row["context"], row["input"])
+        parts = cut(self.spec.prompt, row["context"], row["input"])
         shortened = shorten(parts, build.tokenizer, PromptFormat.of(build.tokenizer, chat=self._chat), room)
         if not shortened.context:
             raise UserError(
@@ -108,8 +107,8 @@ class LongBenchSet(Benchmark):
 
 
 def _benchmark(key: str, more: bool, path: str, protocol: Protocol, compat: bool, limit: int | None) -> LongBenchSet:
-    need("benchmarks", "rouge", "jieba")  # before anything is evaluated
     """One set; with `more` that of LongBench-E."""
+    need("benchmarks", "rouge", "jieba")  # before anything is evaluated
     extra_tokens = KVPRESS_MORE_TOKENS if protocol == "kvpress" else 0
     return LongBenchSet(
         name=f"longbench_e_{key}" if more else f"longbench_{key}",

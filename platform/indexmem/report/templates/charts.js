@@ -15,11 +15,9 @@ const hiddenMethods = new Set();
 const colours = (chart) => {
   const style = getComputedStyle(document.documentElement);
   const [text, card, line] = ["--muted", "--card", "--line"].map((name) => style.getPropertyValue(name).trim());
-  const ticks = (chart.layout.annotations ?? []).flatMap((note, i) =>
-    note.name === "tick" ? [[`annotations[${i}].bgcolor`, card]] : []);
   return {
     "font.color": text, "hoverlabel.bgcolor": card, "hoverlabel.bordercolor": line, "hoverlabel.font.color": text,
-    "modebar.bgcolor": "rgba(0,0,0,0)", "modebar.color": text, ...Object.fromEntries(ticks),
+    "modebar.bgcolor": "rgba(0,0,0,0)", "modebar.color": text,
   };
 };
 

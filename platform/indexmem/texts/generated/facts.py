@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from indexmem.texts.generated.records import lines
-from indexmem.texts.generated.sentences import STORIES
-from indexmem.texts.generated.values import ValueDraw, vocabulary
+from indexmem.texts.generated.values import GENERATED, ValueDraw, vocabulary
 
+STORIES: Sequence[Sequence[str]] = GENERATED["stories"]  # of one to three sentences each
 PASSES = 3  # over the essays, which are short; each cuts and fills them in another way
 BOOKS_KEPT = 0.35  # of the passages of the books
 SHORTEST, LONGEST = 800, 4000  # characters of a passage

@@ -7,39 +7,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 from indexmem.texts.generated.layouts import BLOCKS, LINES, OBJECTS, SETTINGS, TABLES, Layout, quoted
-from indexmem.texts.generated.values import SPELLINGS, Spelling, ValueDraw, vocabulary
+from indexmem.texts.generated.values import GENERATED, SPELLINGS, Spelling, ValueDraw, vocabulary
 
 DOCUMENTS = 1500
 SHORTEST, LONGEST = 500, 2400  # characters
 MOST_FIELDS = 6
 LEVELS = ("DEBUG", "INFO", "INFO", "INFO", "WARN", "ERROR")
 
-# What is listed -> its fields and their kinds (values.py); the first one is always there.
-THEMES: Mapping[str, str] = MappingProxyType(
-    {
-        "order": "order:code customer:person item:phrase quantity:count price:price placed:date status:state",
-        "contact": "name:person phone:phone email:email city:place born:date desk:count badge:code",
-        "stock": "sku:code item:phrase count:number shelf:code supplier:firm price:price checked:date",
-        "sensor": "sensor:code reading:number time:stamp battery:percent address:address drift:decimal site:place",
-        "account": "account:number owner:person balance:price opened:date branch:place contact:email",
-        "parcel": "parcel:id sender:firm receiver:person weight:decimal postcode:number sent:date state:state",
-        "patient": "patient:code name:person ward:word dose:number admitted:date doctor:person room:count",
-        "flight": "flight:code from:place to:place departs:time gate:count seats:count pilot:person",
-        "book": "title:phrase author:person year:year shelf:code pages:count isbn:number",
-        "build": "commit:hash version:version branch:path author:email tests:number passed:percent finished:stamp",
-        "session": "session:id user:user address:address started:stamp bytes:number secure:flag",
-        "vehicle": "plate:code owner:person model:word year:year mileage:number inspected:date",
-        "experiment": "run:hash seed:number rate:decimal steps:number loss:decimal host:address done:flag",
-        "plot": "plot:number owner:firm village:place area:decimal taxed:price registered:date",
-        "file": "path:path size:number digest:id changed:stamp owner:user",
-        "match": "date:date home:place away:place spectators:number referee:person ticket:price",
-        "key": "key:word value:number",
-        "member": "id:number name:person joined:year fee:price email:email group:word",
-    }
-)
+THEMES: Mapping[str, str] = GENERATED["themes"]  # what is listed -> its fields and their kinds (values.py)
 HEADS = ("{} {} {} {}: {}", "[{}T{}] {} {} - {}", "{1} {2} [{3}] {4}")  # date, time, level, program, what it says
 STYLES: Sequence[Callable[[str], str]] = (str, str, str.capitalize, str.upper, lambda name: f"item{name.capitalize()}")
 

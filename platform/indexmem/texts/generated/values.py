@@ -10,31 +10,25 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from types import MappingProxyType
+from typing import Any
+
+import yaml
 
 LETTERS, DIGITS, HEX = "ABCDEFGHJKLMNPQRSTUVWXYZ", "0123456789", "0123456789abcdef"
 PLACEHOLDERS = MappingProxyType({"A": LETTERS, "a": LETTERS.lower(), "9": DIGITS, "x": HEX})
 
 
-def _split(words: str) -> tuple[str, ...]:
-    return tuple(words.split())
-
-
-MONTHS = _split("January February March April May June July August September October November December")
-FIRST_NAMES = _split(
-    """
-    Aisha Anna Boris Carmen Chen Clara David Elena Emil Fatima Felix Grace Hana Hugo Ines Ivan Jamal James Jana Julia
-    Karim Kenji Laura Leila Lucas Maria Marta Mei Miguel Nadia Noah Olga Omar Paula Peter Priya Rosa Samuel Sofia Tariq
-    Thomas Uma Victor Wanda Yusuf Zoe
-    """
+# Word lists, themes of lists and stories.
+GENERATED: Mapping[str, Any] = MappingProxyType(
+    yaml.safe_load(files("indexmem.texts.generated").joinpath("tables.yaml").read_text(encoding="utf-8"))
 )
-ONSETS = _split("b br c d dr f g gr h k l m n p r s st t tr v w")
-CODAS = _split("ck l ld n nd r rn rt s sk t th x")
-NAME_ENDS = _split("son er ley well ski ov ini man berg ton wick mond")
-PLACE_ENDS = _split("ford by ham bury dale field port mouth bridge haven stad ville")
-FIRM_ENDS = _split("Ltd GmbH Inc Partners Works Group Foods Systems")
-STATES = _split("open closed pending paid late done failed")
-DOMAINS, SUFFIXES = _split("org com net example"), _split("txt log csv json")
+MONTHS, FIRST_NAMES = GENERATED["months"].split(), GENERATED["first_names"].split()
+ONSETS, CODAS = GENERATED["onsets"].split(), GENERATED["codas"].split()
+NAME_ENDS, PLACE_ENDS = GENERATED["name_ends"].split(), GENERATED["place_ends"].split()
+FIRM_ENDS, STATES = GENERATED["firm_ends"].split(), GENERATED["states"].split()
+DOMAINS, SUFFIXES = GENERATED["domains"].split(), GENERATED["suffixes"].split()
 NOUN = re.compile(r"\b(?:the|an?) ([a-z]{3,9}[a-rt-z])\b")
 RARE = 6  # a word that follows an article less often may be no noun
 
