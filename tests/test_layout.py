@@ -25,24 +25,25 @@ SPECS = sorted(set((REPOSITORY / "sweeps").rglob("*.yaml")) - {REPOSITORY / "swe
 # A folder may import the folders named here (and itself); `evaluate` stands on everything below it.
 ALLOWED = {
     "config": set(),
+    "plugins": {"config"},
     "kernels": set(),
     "locks": set(),
     "progress": set(),
-    "texts": {"config"},
+    "texts": {"config", "plugins"},
     "models": {"config", "locks"},
-    "eviction": {"config", "models", "kernels"},
+    "eviction": {"config", "plugins", "models", "kernels"},
     "engine": {"config", "models", "eviction", "kernels"},
     "export": {"config", "models", "eviction"},
-    "distill": {"config", "texts", "models", "eviction", "progress", "kernels", "locks"},
-    "benchmarks": {"config", "texts", "models", "locks"},
+    "distill": {"config", "plugins", "texts", "models", "eviction", "progress", "kernels", "locks"},
+    "benchmarks": {"config", "plugins", "texts", "models", "locks"},
     "results": {"config"},
     "tracking": {"config", "results", "locks"},
     "report": {"config", "results"},
     "board": {"config", "texts", "results", "report"},
-    "cluster": {"config"},
+    "cluster": {"config", "plugins"},
     "sweep": {
         *("config", "models", "eviction", "distill", "evaluate", "results", "tracking", "progress"),
-        *("cluster", "locks"),
+        *("plugins", "cluster", "locks"),
     },
     "nightly": {"config", "results", "progress"},
     "evaluate": {
@@ -83,7 +84,7 @@ ONLY_IN = {
     "kvpress": {"eviction/press"}
     | {
         f"eviction/methods/{name}.py"
-        for name in ("kvpress_scores", "compactor", "pretrained", "fastkvzip", "factories", "registry")
+        for name in ("kvpress_scores", "compactor", "pretrained", "fastkvzip", "factories", "foreign", "registry")
     },
 }
 

@@ -180,7 +180,7 @@ def run_grid(
         _finished(evaluate_spec(experiment))
     else:
         _evaluate_in_process(experiment, planned, progress)
-    return GridResult(experiment, planned, planned.store.read(planned.partitions, cell_ids=planned.cell_ids))
+    return GridResult(experiment, planned, planned.rows())
 
 
 def compare(result: GridResult, method: str, baseline: str) -> pd.DataFrame:

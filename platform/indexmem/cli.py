@@ -124,6 +124,13 @@ def _export(arguments: Arguments) -> int:
     return 0
 
 
+def _benchmarks(arguments: Arguments) -> int:
+    from indexmem.benchmarks.listing import benchmark_listing
+
+    print(benchmark_listing())
+    return 0
+
+
 def _assets(arguments: Arguments) -> int:
     from indexmem.models import assets
     from indexmem.texts.documents import BUILTIN_TEXTS, documents_of
@@ -237,7 +244,8 @@ COMMANDS = (
     Command("submit", "run a command as a job on a cluster; it goes on when this machine leaves", _submit, SUBMIT),
     Command("export", "write a trained indexer as a folder that needs torch and safetensors alone", _export, EXPORT),
     Command("board", "join result stores of many people into one page", _board, BOARD),
-    Command("methods", "list the eviction methods that a grid can compare", _methods),
+    Command("methods", "list the eviction methods that a grid can compare, and where each comes from", _methods),
+    Command("benchmarks", "list the benchmarks that a grid can ask, and where each comes from", _benchmarks),
     Command("assets", "fetch and verify the built-in model and texts", _assets),
     Command("ui", "serve the MLflow of a run root on 127.0.0.1 and say where its reports are", _ui, UI),
 )  # in the order of the help text  # fmt: skip

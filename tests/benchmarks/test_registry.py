@@ -50,7 +50,7 @@ def test_a_typo_names_the_nearest_and_all():
 
 
 def test_a_far_off_name_gets_no_guess():
-    with pytest.raises(UserError, match="No benchmark is called 'xyz'") as error:
+    with pytest.raises(UserError, match="Unknown benchmark 'xyz'") as error:
         get_benchmark("xyz")
     assert "Did you mean" not in str(error.value)
 

@@ -68,6 +68,7 @@ class Benchmark(ABC):
     version: int = 1
     max_new_tokens: int
     protocol: str  # whose prompts and scores these are, named in every row: "ruler", "official", "kvpress", ...
+    code: str = ""  # hash of its source where that is not ours, set by the registry; part of a cell's identity
 
     @property
     def size(self) -> int | None:
@@ -114,4 +115,4 @@ def build_hash(benchmark: Benchmark, build: BuildContext) -> str:
         },
         "ingredients": dict(benchmark.ingredients(build)),
     }
-    return content_hash(recipe)
+    return content_hash(recipe | ({"code": benchmark.code} if benchmark.code else {}))

@@ -6,7 +6,6 @@ A family of benchmarks is a mapping from names to factories. A factory takes the
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,14 +14,17 @@ from types import MappingProxyType
 from pydantic import ValidationError, validate_call
 
 from indexmem.benchmarks.base import Benchmark
+from indexmem.benchmarks.foreign import foreign_factory
 from indexmem.benchmarks.longbench.suite import LONGBENCH
 from indexmem.benchmarks.maths.suite import aime25, math500
 from indexmem.benchmarks.niah_map import niah
 from indexmem.benchmarks.own.suite import jsonl
 from indexmem.benchmarks.ruler.qa import qa_1, qa_2
 from indexmem.benchmarks.ruler.suite import FIXED_TASKS, ruler, ruler_dataset
+from indexmem.config.reference import without_folders
 from indexmem.config.schema import MEAN, BenchmarkConfig
 from indexmem.errors import UserError
+from indexmem.plugins.load import unknown
 
 BenchmarkFactory = Callable[..., Sequence[Benchmark]]
 
@@ -65,16 +67,14 @@ def get_benchmark(name: str) -> Benchmark:
 
 
 def _make(config: BenchmarkConfig) -> Sequence[Benchmark]:
-    if config.name not in BENCHMARKS:
-        nearest = difflib.get_close_matches(config.name, BENCHMARKS, n=1)
-        hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
-        raise UserError(f"No benchmark is called '{config.name}'.{hint} Benchmarks: {', '.join(BENCHMARKS)}.")
-    factory = BENCHMARKS[config.name]
+    factory = BENCHMARKS.get(config.name) or foreign_factory(config.name)
+    if factory is None:
+        raise unknown("benchmarks", "benchmark", config.name, BENCHMARKS)
     try:
         return validate_call(factory)(**config.params)
     except ValidationError as error:
         settings = ", ".join(map(str, inspect.signature(factory, eval_str=True).parameters.values())) or "none"
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise UserError(
-            f"Benchmark '{config.name}' cannot take these params: {problems}. Settings: {settings}."
+            f"Benchmark '{without_folders(config.name)}' cannot take these params: {problems}. Settings: {settings}."
         ) from None

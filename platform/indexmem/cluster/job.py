@@ -12,7 +12,7 @@ from typing import Any, Literal
 from packaging.requirements import Requirement
 
 import indexmem
-from indexmem.cluster.upload import SPEC, Upload
+from indexmem.cluster.upload import SPEC, Upload, digest_of
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
 from indexmem.provenance import COMMIT_VARIABLE, provenance
@@ -30,25 +30,31 @@ class Job:
     metadata: Mapping[str, str]
 
 
-def job_of(verb: str, upload: Upload) -> Job:
-    """The job that does `verb` with the uploaded spec."""
+def job_of(verb: str, upload: Upload, packages: Sequence[Path] = ()) -> Job:
+    """The job that does `verb` with the uploaded spec and packages of somebody's own."""
     name = upload.spec["name"]
-    key = f"{verb}-{name}-{content_hash([verb, upload.spec], 12)}"
+    key = f"{verb}-{name}-{content_hash([verb, upload.spec, *map(digest_of, packages)], 12)}"
     return Job(key, f"python -m indexmem {verb} {SPEC}", {"verb": verb, "spec": name})
 
 
 def environment(
-    folder: Path, variables: Mapping[str, str], *, send_code: bool = True, installer: Literal["uv", "pip"] | None = None
+    folder: Path,
+    variables: Mapping[str, str],
+    *,
+    packages: Sequence[Path] = (),
+    send_code: bool = True,
+    installer: Literal["uv", "pip"] | None = None,
 ) -> dict[str, Any]:
     """Ray's `runtime_env` of a job that runs in `folder`.
 
-    With `send_code` this package travels, and its commit with it, since .git does not. `installer` puts the package's
+    With `send_code` this package travels, and its commit with it, since .git does not; so do `packages`, which are
+    somebody's own. `installer` puts the package's
     dependencies on nodes that lack them, Ray itself excepted: it must be the nodes' own.
     """
     brought: dict[str, Any] = {"working_dir": str(folder)}
     variables = dict(variables)
     if send_code:
-        brought["py_modules"] = [str(PACKAGE)]
+        brought["py_modules"] = [str(PACKAGE), *map(str, packages)]
         commit = provenance()["git_commit"]
         if commit:
             variables.setdefault(COMMIT_VARIABLE, commit)

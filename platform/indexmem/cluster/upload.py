@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from indexmem.config.paths import PATHS, with_benchmark_paths
+from indexmem.config.reference import with_files
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import as_said
 from indexmem.errors import UserError
@@ -68,14 +69,14 @@ def plan_upload(experiment: Experiment, *, send_files: bool) -> Upload:
         if isinstance(value, dict):
             return {name: place(item) if name == "name" else item for name, item in value.items()}
         for source in _local_files(value):
-            name = f"files/{_digest(source)}/{source.name}"
+            name = f"files/{digest_of(source)}/{source.name}"
             files[name] = source
             return name
         return value
 
     for section, key in places:
         spec[section][key] = place(spec[section][key])
-    return Upload(with_benchmark_paths(spec, place), files)
+    return Upload(with_benchmark_paths(with_files(spec, place), place), files)
 
 
 def check_size(sources: Iterable[Path], most: int = MOST_BYTES) -> int:
@@ -109,7 +110,7 @@ def _files_in(source: Path) -> Iterator[Path]:
         yield from (Path(folder) / name for name in sorted(files) if (Path(folder) / name).is_file())
 
 
-def _digest(source: Path) -> str:
+def digest_of(source: Path) -> str:
     """Hash of a file's content, or of all names and contents in a folder."""
     digest = hashlib.sha256()
     for path in _files_in(source):

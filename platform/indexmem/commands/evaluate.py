@@ -76,7 +76,7 @@ def print_plan(experiment: Experiment, grid: GridPlan) -> int:
 
 
 def _finish(experiment: Experiment, grid: GridPlan) -> int:
-    rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids)
+    rows = grid.rows()
     path = write_grid_report(experiment, grid, rows, grid_links(experiment))
     sink = MlflowSink.open(experiment)
     where = None

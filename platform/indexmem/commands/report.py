@@ -33,7 +33,7 @@ def report_spec(experiment: Experiment, *, images: bool = False) -> int:
     NOT_RANKED when the full cache forbids a ranking.
     """
     grid = plan(experiment)
-    rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids)
+    rows = grid.rows()
     if not rows.num_rows:
         raise UserError("Nothing is stored for this spec yet. Run `python jobs/eval_grid.py SPEC` first.")
     path = write_grid_report(experiment, grid, rows, images=images)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 from indexmem.cluster.job import PACKAGE, Job, environment, job_of, parse_variables
+from indexmem.cluster.packages import packages_of
 from indexmem.cluster.upload import Upload, check_size, plan_upload
 from indexmem.config.schema import Experiment
-from indexmem.errors import UserError
+from indexmem.plugins.named import own_code
 from indexmem.progress.view import say
 from indexmem.tracking.run_tags import DASHBOARD_VARIABLE
 
@@ -47,9 +47,17 @@ class Submission:
             dry_run=arguments.dry_run,
         )
 
-    def environment(self, folder: Path, variables: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-        """Ray's `runtime_env` of the job in `folder`, with these variables too."""
-        return environment(folder, {**variables, **self.variables}, send_code=self.send_code, installer=self.installer)
+    def environment(
+        self, folder: Path, packages: Sequence[Path], variables: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """Ray's `runtime_env` of the job in `folder`, with these packages and variables too."""
+        return environment(
+            folder,
+            {**variables, **self.variables},
+            packages=packages,
+            send_code=self.send_code,
+            installer=self.installer,
+        )
 
 
 def submit_spec(verb: str, experiment: Experiment, how: Submission) -> int:
@@ -60,10 +68,11 @@ def submit_spec(verb: str, experiment: Experiment, how: Submission) -> int:
     """
     check_submitted(verb, experiment)
     upload = plan_upload(experiment, send_files=how.send_files)
-    size = check_size([*upload.files.values(), *([PACKAGE] if how.send_code else [])])
-    job = job_of(verb, upload)
+    packages = packages_of(own_code(experiment).values()) if how.send_code else ()
+    size = check_size([*upload.files.values(), *packages, *([PACKAGE] if how.send_code else [])])
+    job = job_of(verb, upload, packages)
     if how.dry_run:
-        _say_plan(job, upload, size, how.environment(Path(".")))
+        _say_plan(job, upload, size, how.environment(Path("."), packages))
         return 0
 
     from indexmem.cluster import job_server
@@ -71,8 +80,10 @@ def submit_spec(verb: str, experiment: Experiment, how: Submission) -> int:
     client = job_server.job_client(how.address)
     with tempfile.TemporaryDirectory(prefix="indexmem-") as folder:
         upload.write(Path(folder))
-        brought = how.environment(Path(folder), {DASHBOARD_VARIABLE: client.get_address()})
+        brought = how.environment(Path(folder), packages, {DASHBOARD_VARIABLE: client.get_address()})
         attempt = job_server.start_attempt(client, job, brought, how.if_running)
+    for package in packages:
+        say(f"sent with it: {package}")
     print(attempt.submission, flush=True)
     _say_where(attempt.submission, attempt.new, client.get_address(), verb, experiment, how)
     return follow_job(how.address, attempt.submission) if how.follow else 0
@@ -103,14 +114,11 @@ def check_submitted(verb: str, experiment: Experiment) -> None:
         return
     from indexmem.benchmarks.registry import make_benchmarks
     from indexmem.evaluate.checks import check_budgets, check_eviction
-    from indexmem.eviction.methods.registry import INDEXMEM, METHODS, base_name
+    from indexmem.eviction.methods.registry import entry_of
 
     make_benchmarks(experiment.grid.benchmarks)
     for method in experiment.grid.methods:
-        if base_name(method) not in METHODS:
-            near = difflib.get_close_matches(method.name, [*METHODS, INDEXMEM], n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
-            raise UserError(f"Unknown method '{method.name}'.{hint} `indexmem methods` lists them.")
+        entry_of(method)
     check_eviction(experiment.eviction, experiment.indexer, experiment.grid.methods)
     check_budgets(experiment.eviction, experiment.grid)
 
@@ -120,6 +128,8 @@ def _say_plan(job: Job, upload: Upload, size: int, brought: Mapping[str, Any]) -
     say(f"  sends {size / 2**20:.1f} MiB{' with the package' if 'py_modules' in brought else ''}")
     for place, source in upload.files.items():
         say(f"  {source} as {place}")
+    for module in brought.get("py_modules", ())[1:]:
+        say(f"  {module} as an importable package")
     for key in sorted(brought.keys() & {"uv", "pip", "env_vars"}):
         say(f"  {key}: {brought[key]}")
 

@@ -27,7 +27,7 @@ def sync_spec(experiment: Experiment) -> int:
     run = DistillRun.of(experiment)
     history = read_history(experiment, run)
     grid = plan(experiment)
-    rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids)
+    rows = grid.rows()
     if not history and not rows.num_rows:
         raise UserError(
             "Nothing is stored for this spec yet. Run `indexmem distill SPEC` or `indexmem eval SPEC` first."

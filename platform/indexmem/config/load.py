@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import ValidationError
 
-from indexmem.config.paths import absolute_paths, benchmarks_beside
+from indexmem.config.paths import absolute_paths, beside
 from indexmem.config.schema import Experiment
 from indexmem.config.section import Section
 from indexmem.config.spec import as_said
@@ -104,7 +104,7 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise UserError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{path} must hold a mapping such as 'model: {{id: ...}}', got {type(raw).__name__}.")
-    raw = benchmarks_beside(raw, path.parent)
+    raw = beside(raw, path.parent)
     parent = raw.pop("extends", None)
     return _merge(_read(path.parent / str(parent), (*seen, path)), raw) if parent is not None else raw
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from indexmem.config.reference import Reference, entry_points_of
 from indexmem.config.section import Section
 
 Across = Literal["head", "layer", "model"]
@@ -60,11 +61,26 @@ class IndexerConfig(Section):
         return self
 
 
+OUR_FEATURES = ("slots", "positive", "linear")
+
+
+def _known_features(name: str) -> str:
+    offered = (*OUR_FEATURES, *entry_points_of("memories"))
+    if name not in offered and Reference.parse(name) is None:
+        raise ValueError(f"input should be {', '.join(map(repr, offered))}, or MODULE:CLASS of your own")
+    return name
+
+
+MemoryFeatures = Annotated[str, AfterValidator(_known_features)]
+
+
 class MemoryConfig(Section):
     """Latent memory of what was evicted (paper section 3.2; docs/method.md names each choice)."""
 
-    features: Literal["slots", "positive", "linear"] = Field(
-        "slots", description="data-adaptive slots, softmax features, or the paper's signed linear map"
+    features: MemoryFeatures = Field(
+        "slots",
+        description="slots (data-adaptive), positive (softmax features), linear (the paper's signed map), or "
+        "a design of your own, MODULE:CLASS",
     )
     fusion: Literal["joint", "add", "mix"] = Field(
         "joint", description="share the softmax's denominator; add g*m (paper); (1-g)*o + g*m"
@@ -82,7 +98,7 @@ class MemoryConfig(Section):
     def _fits_together(self) -> MemoryConfig:
         if self.fusion == "joint" and self.features == "linear":
             raise ValueError("fusion 'joint' needs positive masses: use features 'slots' or 'positive'")
-        if self.features != "linear" and (self.input != "head" or self.value != "attn"):
+        if self.features in ("slots", "positive") and (self.input != "head" or self.value != "attn"):
             raise ValueError("input and value other than 'head' and 'attn' need features 'linear'")
         return self
 

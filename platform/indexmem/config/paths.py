@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from indexmem.config.reference import with_files
 from indexmem.config.text import BUILT_IN
 from indexmem.files import exists, expanded
 
@@ -24,7 +25,7 @@ def absolute_paths(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Relative paths that exist in the working folder become absolute. Names stay as they are, those of built-in texts
     even beside a folder of that name (`./code` is the folder).
     """
-    merged = dict(raw)
+    merged = with_files(raw, lambda file: str(expanded(file).absolute()))
     for section, key in PATHS:
         if isinstance(merged.get(section), Mapping) and key in merged[section]:
             names = BUILT_IN if key in ("texts", "haystack") else ()
@@ -32,14 +33,14 @@ def absolute_paths(raw: Mapping[str, Any]) -> dict[str, Any]:
     return with_benchmark_paths(merged, _absolute)
 
 
-def benchmarks_beside(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Of a spec file in `folder`: what its benchmarks name and lies there becomes absolute."""
+def beside(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Of a spec file in `folder`: files of code, and what its benchmarks name and lies there, become absolute."""
 
-    def beside(path: Any) -> Any:
+    def there(path: Any) -> Any:
         found = isinstance(path, str) and path and exists(folder / expanded(path))
         return str((folder / expanded(path)).absolute()) if found else path
 
-    return with_benchmark_paths(raw, beside)
+    return with_benchmark_paths(with_files(raw, lambda file: str((folder / expanded(file)).resolve())), there)
 
 
 def with_benchmark_paths(raw: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from indexmem.config.budget import Budget
 from indexmem.config.decoding import DecodingConfig
 from indexmem.config.learning_rate import LearningRateConfig
 from indexmem.config.modules import Across, IndexerConfig, MemoryConfig, TargetConfig
+from indexmem.config.reference import without_folders
 from indexmem.config.section import Section
 from indexmem.config.sweep import SweepConfig
 from indexmem.config.text import MIXTURE, Texts
@@ -138,13 +139,13 @@ class EvictionConfig(Section):
     @property
     def identity(self) -> dict[str, Any]:
         """What it adds to a cell's identity: settings that are not at their defaults, so that one that comes later
-        renames no row. A changed default needs a new `evaluate.grid.ENGINE_VERSION`.
+        renames no row. A changed default needs a new `evaluate.version.ENGINE_VERSION`.
         """
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
 class Named(Section):
-    """A registered name and, optionally, parameters of what has that name."""
+    """A registered name, or a reference to somebody's own code, and, optionally, parameters of what has that name."""
 
     name: str
     params: dict[str, JsonValue] = Field(default_factory=dict)
@@ -155,9 +156,15 @@ class Named(Section):
         return {"name": value} if isinstance(value, str) else value
 
     @property
+    def identity(self) -> list[Any]:
+        """Name and parameters; files without their folders, since what they hold tells them apart."""
+        return [without_folders(self.name), without_folders(self.params)]
+
+    @property
     def label(self) -> str:
-        settings = ",".join(f"{k}={v}" for k, v in sorted(self.params.items()))
-        return f"{self.name}({settings})" if settings else self.name
+        name, params = self.identity
+        settings = ",".join(f"{k}={v}" for k, v in sorted(params.items()))
+        return f"{name}({settings})" if settings else str(name)
 
 
 class MethodConfig(Named):

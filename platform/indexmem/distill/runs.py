@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from indexmem.config.reference import without_folders
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import content_hash, run_root
 from indexmem.distill.corpus import open_corpus
@@ -20,6 +21,7 @@ from indexmem.eviction.methods.learned import trained_share
 from indexmem.files import copy_folder
 from indexmem.models.assets import modules_folder
 from indexmem.models.backbone import inspect, model_fingerprint
+from indexmem.plugins.named import code_named, names_of_memory
 
 # Settings that change how fast or how safely training runs, not what it computes.
 OPERATIONAL = {
@@ -52,11 +54,16 @@ class DistillRun:
         }
         identity = {
             "model": model_fingerprint(experiment.model),
-            **{section: _as_before(settings, LATER.get(section, {})) for section, settings in sections.items()},
+            **{
+                section: without_folders(_as_before(settings, LATER.get(section, {})))
+                for section, settings in sections.items()
+            },
             "stream": STREAM_VERSION,
             "texts": [open_corpus(text).fingerprint for text in experiment.distill.texts],
             **_begun_with(experiment),
         }
+        code = code_named(names_of_memory(experiment))
+        identity |= {"code": code} if code else {}
         name = content_hash(identity)
         return cls(name, run_root(experiment) / "distill" / name)
 

@@ -23,9 +23,10 @@ from indexmem.eviction.methods.registry import (
     DECODING,
     FULL_CACHE,
     MEMORY_SUFFIX,
-    PRETRAINED,
-    TRAINED_BY_SPEC,
+    METHODS,
     base_name,
+    can_decode,
+    entry_of,
     make_method,
 )
 from indexmem.models.attention import ATTENTION_NAME, register_attention
@@ -36,7 +37,6 @@ DECODE_DETAILS = ("decode_every", "decode_window")
 SPARSE = ("indexer",)  # methods that can choose tokens before their K and V exist
 TRIED_LENGTH = 96  # tokens at least of the context that parameters are tried on
 TRIED_RATIOS = (0.5, 0.9)
-NEEDS_THE_MODEL = TRAINED_BY_SPEC | PRETRAINED | {"duo_attention"}  # built of weights or head scores for one geometry
 
 
 def check_eviction(config: EvictionConfig, indexer: IndexerConfig, methods: tuple[MethodConfig, ...]) -> None:
@@ -175,7 +175,7 @@ def _check_decoding(config: EvictionConfig, methods: list[MethodConfig]) -> None
         return
     if config.decode_budget != "budget":
         _check_room(config, config.decode_budget, f"eviction.decode_budget={config.decode_budget}")
-    unfit = [method.label for method in methods if base_name(method) not in DECODING]
+    unfit = [method.label for method in methods if not can_decode(method)]
     if unfit:
         raise UserError(
             f"eviction.decode_budget: {', '.join(unfit)} cannot rank a cache that grows. "
@@ -213,11 +213,12 @@ def _check_order(config: EvictionConfig, methods: list[MethodConfig]) -> None:
 def check_parameters(config: MethodConfig, context: MethodContext) -> None:
     """Raises UserError when the method with these parameters cannot rank and evict from a context long enough for it.
 
-    They are tried on a tiny model. Methods whose weights belong to one model, or that read a context again, are not
-    tried: what they are given is checked where they are built.
+    They are tried on a tiny model, and so is somebody's own method without any. Methods whose weights belong to one
+    model, or that read a context again, are not tried: what they are given is checked where they are built.
     """
     config = MethodConfig(name=base_name(config), params=_of_scorer(config))
-    if not config.params or _names(config) & NEEDS_THE_MODEL:
+    ours = config.name in METHODS
+    if (ours and not config.params) or _of_model(config):
         return
     backbone = _tiny_backbone()
     method = make_method(
@@ -237,9 +238,12 @@ def check_parameters(config: MethodConfig, context: MethodContext) -> None:
         error = raised
     if error is not None:
         settings = ", ".join(f"{name}={value!r}" for name, value in config.params.items())
+        failure = f"on a context of {tokens} tokens it says {type(error).__name__}: {error}"
+        if not config.params:
+            raise UserError(f"Method '{config.label}' does not work: {failure}")
         raise UserError(
-            f"Method '{config.label}' does not work with {settings}: on a context of {tokens} tokens it says "
-            f"{type(error).__name__}: {error}. Expected values such as its defaults; leave parameters out to have them."
+            f"Method '{config.label}' does not work with {settings}: {failure}. "
+            "Expected values such as its defaults; leave parameters out to have them."
         )
 
 
@@ -249,11 +253,11 @@ def _of_scorer(config: MethodConfig) -> dict[str, Any]:
     return {name: value for name, value in config.params.items() if not (with_memory and name == "checkpoint")}
 
 
-def _names(config: MethodConfig) -> set[str]:
-    """The method's name, and those of what it is built on."""
-    if "base" not in config.params:
-        return {base_name(config)}
-    return {config.name} | _names(MethodConfig.model_validate(config.params["base"]))
+def _of_model(config: MethodConfig) -> bool:
+    """Whether the method, or what it is built on, is made for the geometry of one model."""
+    if "base" in config.params:
+        return _of_model(MethodConfig.model_validate(config.params["base"]))
+    return entry_of(config).of_model
 
 
 @cache

@@ -11,7 +11,7 @@ from indexmem.config.schema import EvictionConfig
 from indexmem.engine.prefill import Prefill, prefill
 from indexmem.engine.recompress import Compression
 from indexmem.engine.sparse_prefill import sparse_prefill
-from indexmem.errors import of_machine
+from indexmem.errors import UserError, of_machine
 from indexmem.evaluate.work import GridCell
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.footprint import BudgetError, Footprint, check_bytes, check_kept
@@ -84,6 +84,7 @@ def compress_cells(
 def _after_prefill(
     filled: Prefill, backbone: Backbone, tokens: int, cell: GridCell, method: EvictionMethod, config: EvictionConfig
 ) -> CompressedCell:
+    _check_code(cell, method)
     label = cell.method.label
     limit = CellLimit.of(backbone, tokens, cell, method, config)
     rankings = None if label in filled.errors else filled.rankings_HL[label]
@@ -101,6 +102,14 @@ def _before_prefill(
     limit = CellLimit.of(backbone, len(context_ids), cell, method, config)
     filled = sparse_prefill(backbone, context_ids, method, limit.target, config.sinks)
     return CompressedCell(limit.checked(filled.cache), limit.compression, filled.seconds, filled.score_seconds)
+
+
+def _check_code(cell: GridCell, method: EvictionMethod) -> None:
+    """Raises UserError where a worker imported other code than the plan, which an edit in between causes."""
+    if method.code != cell.code:
+        raise UserError(
+            f"The source of '{cell.method.label}' changed while the grid ran. Start the same command again."
+        )
 
 
 @dataclass(frozen=True)

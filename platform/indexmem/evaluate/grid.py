@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample, build_hash
@@ -26,6 +27,7 @@ from indexmem.evaluate.checks import (
     check_parameters,
     check_trained_shape,
 )
+from indexmem.evaluate.version import ENGINE_VERSION
 from indexmem.evaluate.work import GridCell, Mask
 from indexmem.eviction.footprint import Footprint
 from indexmem.eviction.methods.base import MethodContext
@@ -33,13 +35,10 @@ from indexmem.eviction.methods.registry import FULL_CACHE, make_method, needs_tr
 from indexmem.models.assets import modules_folder
 from indexmem.models.backbone import inspect, is_at_hand, load_tokenizer, model_fingerprint
 from indexmem.models.geometry import KNOWN_GEOMETRIES, Geometry
+from indexmem.results import other_code
 from indexmem.results.gate import check_floor
 from indexmem.results.store import RowStore
 from indexmem.texts.documents import load_texts
-
-# Raise when a change to the engine, or to a default of `eviction` or `grid.decoding`, changes answers: old rows then no
-# longer count as the same cell.
-ENGINE_VERSION = 2
 
 NOT_AT_HAND = "not-at-hand"  # in an outline, instead of hashes
 
@@ -83,6 +82,11 @@ class GridPlan:
     def partition(self, benchmark: str) -> str:
         """Folder of the row store for this benchmark's rows."""
         return f"{self.model_fingerprint}-{self.cells_of[benchmark][0].benchmark_build}"
+
+    def rows(self) -> pa.Table:
+        """The stored rows of its cells; they know of rows that other code left beside them."""
+        found = self.store.read(self.partitions, cell_ids=self.cell_ids)
+        return other_code.with_note(found, self.store.read(self.partitions, columns=other_code.COLUMNS))
 
     def missing(self) -> dict[str, Mask]:
         """benchmark -> missing_SC: which of its samples lack a finished row in which of its cells."""
@@ -130,12 +134,12 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
         )
     checkpoint = None if outline else _checkpoint(experiment, require_checkpoint)
     context = MethodContext.of(experiment, geometry, checkpoint)
-    checkpoints = {}
+    origins = {}
     for config in grid.methods:
         untrained = needs_training(config) and checkpoint is None
         method = None if untrained else make_method(config, context)
         check_parameters(config, context)
-        checkpoints[config.label] = method.checkpoint if method else "untrained"
+        origins[config.label] = (method.checkpoint, method.code) if method else ("untrained", "")
         if method and method.min_context > grid.length // 2:
             raise UserError(
                 f"Method '{config.label}' needs contexts of at least {method.min_context} tokens; "
@@ -152,7 +156,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
         geometry=geometry,
         model_fingerprint=model,
         methods={config.label: config for config in grid.methods},
-        cells=tuple(_cells(experiment, model, builds, checkpoints)),
+        cells=tuple(_cells(experiment, model, builds, origins)),
         samples={name: repeated(once, grid.decoding.repeats) for name, once in samples.items()},
         store=RowStore(run_root(experiment) / "results"),
         checkpoint=checkpoint,
@@ -161,23 +165,25 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
 
 
 def _cells(
-    experiment: Experiment, model: str, builds: Mapping[str, str], checkpoints: Mapping[str, str]
+    experiment: Experiment, model: str, builds: Mapping[str, str], origins: Mapping[str, tuple[str, str]]
 ) -> list[GridCell]:
+    """`origins`: label -> the method's checkpoint and code."""
     cells = []
     for benchmark, build in builds.items():
         for method in experiment.grid.methods:
             for budget in (NOTHING_EVICTED,) if method.name == FULL_CACHE else experiment.grid.requested:
-                checkpoint = checkpoints[method.label]
+                checkpoint, code = origins[method.label]
                 identity = {
                     "engine": ENGINE_VERSION,
                     "model": model,
-                    "method": [method.name, method.params],
+                    "method": method.identity,
                     "checkpoint": checkpoint,
                     "eviction": experiment.eviction.identity,
                     "build": build,
                 }
                 identity |= budget.identity | experiment.grid.decoding.identity
-                cells.append(GridCell(content_hash(identity), method, budget, benchmark, build, checkpoint))
+                identity |= {"code": code} if code else {}  # none of ours: ENGINE_VERSION stands for that
+                cells.append(GridCell(content_hash(identity), method, budget, benchmark, build, checkpoint, code))
     return cells
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from indexmem.benchmarks.base import Benchmark, Sample
 from indexmem.config.schema import Experiment
+from indexmem.evaluate.version import computed_by
 from indexmem.evaluate.work import Assignment, GridCell, Task
 from indexmem.results.schema import FAILED, SCHEMA_VERSION
 from indexmem.unicode import well_formed
@@ -69,6 +70,7 @@ def base_row(
         "method": cell.method.label,
         "method_params": json.dumps(cell.method.params, sort_keys=True),
         "checkpoint": cell.checkpoint,
+        "code": computed_by(cell.code),
         "budget": str(cell.budget),
         "ratio": cell.budget.ratio,
         "benchmark": cell.benchmark,

@@ -39,6 +39,7 @@ class GridCell:
     benchmark: str
     benchmark_build: str
     checkpoint: str
+    code: str = ""  # hash of the method's source where that is not ours
 
 
 @dataclass(frozen=True)

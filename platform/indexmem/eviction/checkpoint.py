@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from indexmem.config.reference import with_files
 from indexmem.errors import UserError
 from indexmem.files import draft_of, write_whole
 from indexmem.models.geometry import Geometry
@@ -36,12 +37,20 @@ def save_modules(modules: Mapping[str, Any], folder: str | Path, trained: dict[s
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     described = {}
+
+    def beside(file: str) -> str:
+        """A checkpoint is whole without the files whose classes its modules are of: it has copies."""
+        source = Path(file)
+        if source.resolve().parent != folder.resolve():
+            write_whole(folder / source.name, source.read_bytes())
+        return source.name
+
     for name, module in modules.items():
         state = {key: tensor.detach().cpu().contiguous() for key, tensor in module.state_dict().items()}
         with draft_of(weights_path(folder, name)) as draft:
             save_file(state, draft)
         count = sum(parameter.numel() for parameter in module.parameters())
-        described[name] = {"shape": asdict(module.shape), "parameters": count}
+        described[name] = {"shape": with_files(asdict(module.shape), beside), "parameters": count}
     geometry = next(iter(modules.values())).geometry.to_dict()
     config = {"format": FORMAT, "geometry": geometry, "modules": described, "trained": trained or {}}
     write_whole(folder / CONFIG, json.dumps(config, indent=2) + "\n")
@@ -99,7 +108,8 @@ def load_module(folder: str | Path, name: str) -> tuple[dict[str, Any], Geometry
     except SafetensorError as error:
         raise UserError(f"{path} is damaged: {error}. {MEND}") from None
     check_finite(str(path), weights)
-    return config["modules"][name]["shape"], _geometry(folder, config), weights
+    shape = with_files(config["modules"][name]["shape"], lambda file: str(Path(folder) / file))
+    return shape, _geometry(folder, config), weights
 
 
 def check_finite(source: str, tensors: Mapping[str, Tensor]) -> None:

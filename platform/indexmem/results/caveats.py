@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexmem.config.budget import NOTHING_EVICTED, Budget
+from indexmem.results import other_code
 from indexmem.results.samples import Matched
 from indexmem.results.schema import OK
 
@@ -17,7 +18,7 @@ ANSWERING = ("torch", "transformers", "kvpress")  # packages whose versions can 
 
 def caveats(rows: pa.Table, ranked: Mapping[Budget, Matched]) -> tuple[str, ...]:
     """Of rows (ROW_SCHEMA) of one model; `ranked`: the methods of each budget on their common samples."""
-    return (*_unranked(ranked), *_nothing_evicted(rows), *_mixed_versions(rows))
+    return (*_unranked(ranked), *_nothing_evicted(rows), *_mixed_versions(rows), *other_code.other_code_sentences(rows))
 
 
 def _unranked(ranked: Mapping[Budget, Matched]) -> Iterable[str]:

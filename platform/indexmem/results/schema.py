@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from indexmem.config.budget import Budget
 
-# 2: budget; 3: protocol, labels, other scores, truncation, kept while decoding; 4: group; 5: settings
+# 2: budget; 3: protocol, labels, other scores, truncation, kept while decoding; 4: group; 5: settings, code
 SCHEMA_VERSION = 5
 
 OK, FAILED = "ok", "failed"
@@ -33,6 +33,7 @@ ROW_SCHEMA = pa.schema(
         ("method", pa.string()),  # label: name and non-default parameters
         ("method_params", pa.string()),  # JSON
         ("checkpoint", pa.string()),  # content hash of a learned method's weights, "" for training-free methods
+        ("code", pa.string()),  # what computed it: "engine 2", and a hash of a method's source that is not ours
         ("budget", pa.string()),  # requested: "75%" evicted, "512 tokens", "8 MiB"; "0%" for the full cache
         ("ratio", pa.float64()),  # the same as a number; null for budgets in tokens or bytes
         ("benchmark", pa.string()),

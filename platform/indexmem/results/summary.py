@@ -205,8 +205,8 @@ def _refuse_mixed_cells(rows: pa.Table) -> None:
         first = mixed[0]
         raise UserError(
             f"Rows of different experiments are mixed: '{first['method']}' at {first['budget']} on "
-            f"'{first['benchmark']}' has {first['cell_id_count_distinct']} cell ids (another model, checkpoint, length "
-            "or seed). Pass the rows of one spec."
+            f"'{first['benchmark']}' has {first['cell_id_count_distinct']} cell ids (another model, checkpoint, code, "
+            "length or seed). Pass the rows of one spec."
         )
 
 

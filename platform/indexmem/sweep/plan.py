@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
+from indexmem.config.reference import without_folders
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import content_hash, flatten, run_root
 from indexmem.config.sweep import DEFAULT_TRIALS
@@ -12,6 +14,7 @@ from indexmem.evaluate.grid import GridPlan
 from indexmem.evaluate.grid import plan as plan_grid
 from indexmem.eviction.methods.registry import FULL_CACHE
 from indexmem.models.backbone import inspect
+from indexmem.plugins.named import code_named, names_of_grid, names_of_training
 from indexmem.results.sweeps import Sweep, SweepFolder
 from indexmem.sweep.metrics import check_metrics
 from indexmem.sweep.space import Space
@@ -80,7 +83,9 @@ def plan_sweep(experiment: Experiment) -> SweepPlan:
     settings_of = flatten(experiment.model_dump(mode="json", exclude=OUTSIDE_TRIALS | {"sweep": CHANGEABLE}))
     defaults = flatten(Experiment())
     # Without what is at its default: a setting that comes later renames no sweep.
-    name = content_hash({key: value for key, value in settings_of.items() if defaults.get(key, ...) != value})
+    identity = {key: without_folders(v) for key, v in settings_of.items() if defaults.get(key, ...) != v}
+    code = code_named(chain(names_of_grid(experiment), names_of_training(experiment)))
+    name = content_hash(identity | ({"code": code} if code else {}))
     axes = {axis: setting.dump() for axis, setting in space.axes.items()}
     workers = experiment.distill.workers if trains(experiment) else 1
     return SweepPlan(

@@ -52,7 +52,7 @@ class InProcess:
         grid = plan(spec)
         for _ in evaluate_here(spec, grid, provenance, _backbone(spec.model)):
             pass
-        rows = grid.store.read(grid.partitions, cell_ids=grid.cell_ids)
+        rows = grid.rows()
         failed = rows.filter(pc.not_equal(rows["status"], OK))
         if failed.num_rows:
             reason = f"{failed['error_class'][0].as_py()}: {failed['error_message'][0].as_py()}"

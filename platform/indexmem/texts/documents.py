@@ -16,9 +16,11 @@ from types import MappingProxyType
 from typing import Any
 
 from indexmem.archives import ESSAYS, KING_JAMES, NETWORKX, read_members
+from indexmem.config.reference import without_folders
 from indexmem.config.text import TextConfig
 from indexmem.errors import UserError
 from indexmem.files import exists, expanded
+from indexmem.plugins.load import HOW, Found, find
 from indexmem.texts.files import EXPECTED, TEXT_FIELDS, list_files, read_file, read_hub_texts
 from indexmem.texts.generated.facts import facts
 from indexmem.texts.generated.records import records
@@ -69,6 +71,8 @@ def text_state(text: TextConfig) -> list[Any] | None:
     if text.name in BUILTIN_TEXTS:
         return None
     assert text.name is not None
+    if own := _own(text.name):
+        return [without_folders(text.name), own.code]
     stats = [(path, path.stat()) for path in _files(text.name)]
     return [text.column, *([str(path.absolute()), stat.st_size, stat.st_mtime_ns] for path, stat in stats)]
 
@@ -141,14 +145,29 @@ def _open(text: TextConfig) -> Iterable[str]:
     assert text.name is not None
     if text.name in BUILTIN_TEXTS:
         return _built_in(text.name)
+    if own := _own(text.name):
+        return _documents(own, text.name)
     return (document for path in _files(text.name) for document in read_file(path, fields))
+
+
+def _own(name: str) -> Found | None:
+    """Somebody's own text, where no file has that name."""
+    return None if exists(expanded(name)) else find("texts", name)
+
+
+def _documents(own: Found, name: str) -> Iterator[str]:
+    """What a function without parameters gives: documents."""
+    try:
+        yield from own.value()
+    except Exception as error:  # whatever a user's function does
+        raise UserError(f"text '{name}': {type(error).__name__}: {error}") from error
 
 
 def _files(name: str) -> list[Path]:
     if not exists(expanded(name)):
         raise UserError(
             f"No text '{name}'. Expected a built-in text ({', '.join(BUILTIN_TEXTS)}), {EXPECTED}, "
-            "or a folder of such files."
+            f"or a folder of such files. {HOW}"
         )
     return list_files(name)
 

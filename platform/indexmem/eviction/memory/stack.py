@@ -6,20 +6,39 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from indexmem.config.reference import without_folders
+from indexmem.errors import UserError
 from indexmem.eviction.memory.base import LatentMemory, MemoryShape
 from indexmem.eviction.memory.maps import LinearMemory, PositiveMemory
 from indexmem.eviction.memory.slots import SlotMemory
 from indexmem.eviction.trained_layers import TrainedLayers
 from indexmem.models.geometry import Geometry
+from indexmem.plugins.load import find, unknown
 
 MEMORY_KINDS: Mapping[str, type[LatentMemory]] = MappingProxyType(
     {"slots": SlotMemory, "positive": PositiveMemory, "linear": LinearMemory}
 )
 
 
+def memory_kind(features: str) -> type[LatentMemory]:
+    """One of ours, or a class of somebody's own. Raises UserError for another name and for what is no memory."""
+    if features in MEMORY_KINDS:
+        return MEMORY_KINDS[features]
+    found = find("memories", features)
+    if found is None:
+        raise unknown("memories", "memory", features, MEMORY_KINDS)
+    kind = found.value
+    if not (isinstance(kind, type) and issubclass(kind, LatentMemory)):
+        raise UserError(
+            f"memory.features: '{features}' is no memory. Expected a subclass of "
+            "indexmem.eviction.memory.base.LatentMemory."
+        )
+    return kind
+
+
 def module_name(base: str) -> str:
     """Name in a checkpoint of the memory trained for evictions of method `base`."""
-    return f"memory-{base}"
+    return f"memory-{without_folders(base)}".replace(":", ".")
 
 
 class MemoryStack(TrainedLayers[MemoryShape]):
@@ -28,7 +47,7 @@ class MemoryStack(TrainedLayers[MemoryShape]):
     SHAPE = MemoryShape
 
     def __init__(self, shape: MemoryShape, geometry: Geometry) -> None:
-        kind = MEMORY_KINDS[shape.features]
+        kind = memory_kind(shape.features)
         super().__init__(shape, geometry, (kind(shape, geometry) for _ in range(geometry.layers)))
 
     @classmethod

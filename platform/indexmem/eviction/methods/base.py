@@ -73,6 +73,7 @@ class EvictionMethod(ABC):
     """
 
     checkpoint = ""  # content hash of learned weights; part of a cell's identity
+    code = ""  # hash of its source where that is not ours, set by the registry; part of a cell's identity
     min_context = 1  # shortest context that it can score, in tokens
     # What its scores depend on besides K and V: the queries of so many last tokens; None: all tokens', or more.
     # With a number, `score` may get several layers as a batch, with these queries only and no hidden states.

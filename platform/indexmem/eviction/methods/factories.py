@@ -27,6 +27,7 @@ class MethodEntry:
     scores: str  # what it scores tokens by, in a line
     kind: type[EvictionMethod]
     build: Build
+    of_model: bool = False  # built of weights or head scores for one geometry
 
 
 def from_params(scores: str, kind: type[Any]) -> MethodEntry:
@@ -46,7 +47,7 @@ def from_model(scores: str, kind: type[Any]) -> MethodEntry:
         check_params(params, _parameters(kind, given=1))
         return kind(context, **params)
 
-    return MethodEntry(scores, kind, build)
+    return MethodEntry(scores, kind, build, of_model=True)
 
 
 def from_checkpoint(scores: str, kind: type[Any]) -> MethodEntry:
@@ -57,7 +58,7 @@ def from_checkpoint(scores: str, kind: type[Any]) -> MethodEntry:
         own = {name: value for name, value in params.items() if name != "checkpoint"}
         return kind(trained_folder(params, context, "checkpoint"), context, **own)
 
-    return MethodEntry(scores, kind, build)
+    return MethodEntry(scores, kind, build, of_model=True)
 
 
 def from_press(scores: str, press: type[ScorerPress], kind: type[KvpressMethod] = KvpressMethod) -> MethodEntry:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from indexmem.eviction.methods.registry import DECODING, EVICTS_NOTHING, INDEXMEM, METHODS, PRETRAINED, TRAINED_BY_SPEC
+from indexmem.plugins.listing import OURS, offered, table
+from indexmem.plugins.load import HOW
 
 OWN_PASS = "own pass over the context"
 
@@ -20,15 +22,17 @@ def method_notes(name: str) -> tuple[str, ...]:
 
 
 def methods_table() -> str:
-    """One line for each method: name, what it scores tokens by, notes."""
-    rows = [(name, entry.scores, ", ".join(method_notes(name))) for name, entry in METHODS.items()]
-    rows.append(
-        (
-            INDEXMEM,
-            "the indexer, and a memory of what it evicts",
-            "trained by `indexmem distill`, ranks while decoding too",
-        )
+    """One line for each method: name, what it scores tokens by, where it comes from, notes."""
+    rows = [(name, entry.scores, OURS, ", ".join(method_notes(name))) for name, entry in METHODS.items()]
+    notes = "trained by `indexmem distill`, ranks while decoding too"
+    rows.append((INDEXMEM, "the indexer, and a memory of what it evicts", OURS, notes))
+    rows += [(*row, "") for row in offered("methods", [*METHODS, INDEXMEM])]
+    return "\n".join(
+        [
+            table(rows),
+            "",
+            "NAME+memory adds a memory trained for NAME's evictions.",
+            "kvpress:PRESS is any scorer of kvpress, for example kvpress:CURPress.",
+            HOW,
+        ]
     )
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    lines = [f"{name:<{widths[0]}}  {scores:<{widths[1]}}  {notes}".rstrip() for name, scores, notes in rows]
-    return "\n".join([*lines, "", "NAME+memory adds a memory trained for NAME's evictions."])

@@ -27,7 +27,7 @@ class ByScoresOf(EvictionMethod):
             raise UserError(f"base '{config.label}' has no scores for each layer; use a method such as 'snapkv'")
         self.base = base
         self.base_label = config.label
-        self.checkpoint = base.checkpoint
+        self.checkpoint, self.code = base.checkpoint, base.code
         self.min_context = base.min_context
 
     def score(self, tap: LayerTap) -> Tensor:

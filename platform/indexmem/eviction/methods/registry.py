@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -42,6 +41,7 @@ from indexmem.eviction.methods.factories import (
     trained_folder,
 )
 from indexmem.eviction.methods.fastkvzip import FastKVzip
+from indexmem.eviction.methods.foreign import foreign_entry
 from indexmem.eviction.methods.kvpress_scores import (
     TOVA,
     ExpectedAttention,
@@ -61,6 +61,7 @@ from indexmem.eviction.methods.running_mean import RunningMean, RunningMeanConfi
 from indexmem.eviction.methods.simple import FullCache, ObservedAttention, Random, StreamingLLM
 from indexmem.eviction.methods.with_memory import WithMemory
 from indexmem.eviction.methods.xkv import XKV
+from indexmem.plugins.load import unknown
 
 FULL_CACHE = "full"
 EVICTS_NOTHING = frozenset({FULL_CACHE, "xkv"})  # a memory of what they evict would stay empty
@@ -127,14 +128,8 @@ def make_method(config: MethodConfig, context: MethodContext) -> EvictionMethod:
 
     `<name>+memory` is method <name> with the latent memory trained for it; `indexmem` is `indexer+memory`.
     """
-    name = INDEXMEM_PARTS if config.name == INDEXMEM else config.name
-    base, plus, _ = name.partition(MEMORY_SUFFIX)
-    entry = METHODS.get(base)
-    if entry is None or name != base + plus or (base in EVICTS_NOTHING and plus):
-        near = difflib.get_close_matches(config.name, [*METHODS, INDEXMEM], n=1)
-        hint = f" Did you mean '{near[0]}'?" if near else ""
-        names = ", ".join([*METHODS, INDEXMEM])
-        raise UserError(f"Unknown method '{config.name}'.{hint} Methods: {names}; NAME+memory adds a trained memory.")
+    entry = entry_of(config)
+    base, plus = base_name(config), base_name(config) != config.name
     if plus and (entry.kind.own_pass or entry.kind.cross_layer):
         reason = "scores no windows" if entry.kind.own_pass else "ranks by all layers' scores"
         raise UserError(f"Method '{config.label}': '{base}' {reason}, so no memory can be trained for it.")
@@ -148,6 +143,25 @@ def make_method(config: MethodConfig, context: MethodContext) -> EvictionMethod:
         return WithMemory(method, base, trained_folder(params, context, "memory"), context)
     except UserError as error:
         raise UserError(f"Method '{config.label}': {error}") from None
+
+
+def entry_of(config: MethodConfig) -> MethodEntry:
+    """The entry of the method that ranks tokens, ours or somebody's own.
+
+    Raises UserError, with the nearest name, for a method that does not exist and for a memory of what keeps everything.
+    """
+    base = base_name(config)
+    entry = METHODS.get(base) or foreign_entry(base)
+    if entry is None or (base in EVICTS_NOTHING and base != config.name):
+        raise unknown("methods", "method", config.name, [*METHODS, INDEXMEM], "; NAME+memory adds a trained memory")
+    return entry
+
+
+def can_decode(config: MethodConfig) -> bool:
+    """Whether the method can also rank a cache while it grows."""
+    base = base_name(config)
+    ours = base in METHODS
+    return base in DECODING if ours else entry_of(config).kind.decode_scorer is not EvictionMethod.decode_scorer
 
 
 def needs_training(config: MethodConfig) -> bool:

@@ -14,11 +14,12 @@ from torch import Tensor
 from indexmem.eviction.checkpoint import check_geometry, weights_hash
 from indexmem.eviction.context import ContextCache, RowCache
 from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryState
-from indexmem.eviction.memory.stack import MemoryStack, module_name
+from indexmem.eviction.memory.stack import MemoryStack, memory_kind, module_name
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.decode_scorer import DecodeScorer
 from indexmem.models.attention import LayerTap, output_weight
 from indexmem.models.projection import unrotate
+from indexmem.plugins.source import code_of, joined
 
 
 class WithMemory(EvictionMethod):
@@ -31,6 +32,7 @@ class WithMemory(EvictionMethod):
         self.state_bytes = self.memories.state_bytes
         self.memories.to(context.device)
         self.checkpoint = base.checkpoint + weights_hash(folder, module_name(base_name))
+        self.code = joined(base.code, code_of(memory_kind(self.memories.shape.features)))
         self.min_context, self.last_queries = base.min_context, base.last_queries
         self.per_head, self.layers_alike, self.selection = base.per_head, base.layers_alike, base.selection
 
