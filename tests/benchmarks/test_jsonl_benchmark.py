@@ -136,7 +136,7 @@ def test_every_metric_is_tested():
         (ROW | {"context": " \n"}, "line 3: 'context' is empty"),
         (ROW | {"answers": []}, "line 3: 'answers' must list one text at least"),
         (ROW | {"answers": [1]}, "line 3: each of 'answers' must be text, got 1"),
-        (ROW | {"metric": "bleu"}, "line 3: no metric is called 'bleu'. Metrics: contains_all"),
+        (ROW | {"metric": "bleu"}, "line 3: Unknown metric 'bleu'. Scorers: contains_all"),
         (ROW | {"max_new_tokens": True}, "line 3: 'max_new_tokens' must be a whole number, got True"),
         (ROW | {"max_new_tokens": 0}, "line 3: 'max_new_tokens' must be 1 or more, got 0"),
         (ROW | {"labels": "hard"}, "line 3: 'labels' must be a mapping, got 'hard'"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from indexmem.benchmarks.longbench.metrics import code_similarity, qa_f1, qa_f1_zh, rouge_l, rouge_l_zh
 from indexmem.benchmarks.maths.boxed import as_integer, last_boxed
 from indexmem.benchmarks.scorers import string_match_all, string_match_part
+from indexmem.config.reference import without_folders
+from indexmem.errors import UserError
+from indexmem.plugins.load import find, unknown
 
 Scorer = Callable[[str, Sequence[str]], float]
 
@@ -48,8 +51,35 @@ WHOLE: Mapping[str, Scorer] = MappingProxyType({"contains_all": string_match_all
 METRICS = (*WHOLE, *SINGLE)
 
 
-def score(metric: str, match: str, prediction: str, answers: Sequence[str]) -> float:
-    """By a metric of METRICS; `match` says whether `any` of the answers is enough or `all` are asked for."""
+def whole(metric: str) -> Scorer | None:
+    """What scores an answer by all right ones at once: ours, or somebody's own function; None for one of SINGLE.
+
+    Raises UserError for a metric that does not exist.
+    """
+    if metric in SINGLE:
+        return None
     if metric in WHOLE:
-        return WHOLE[metric](prediction, answers)
+        return WHOLE[metric]
+    own = find("scorers", metric)
+    if own is None:
+        raise unknown("scorers", "metric", metric, METRICS)
+    if not callable(own.value):
+        raise UserError(f"'{metric}' is no function. Expected one of (answer, right answers) that returns 0 to 1.")
+    scorer: Scorer = own.value
+    return scorer
+
+
+def code_of_metrics(metrics: Iterable[str]) -> dict[str, str]:
+    """Metric -> hash of its source, of those that are not ours."""
+    found = {metric: find("scorers", metric) for metric in sorted(set(metrics) - set(METRICS))}
+    return {str(without_folders(metric)): own.code for metric, own in found.items() if own is not None}
+
+
+def score(metric: str, match: str, prediction: str, answers: Sequence[str]) -> float:
+    """By a metric of METRICS or somebody's own; `match` says whether `any` of the answers is enough or `all` are asked
+    for.
+    """
+    by_all = whole(metric)
+    if by_all is not None:
+        return by_all(prediction, answers)
     return COMBINE[match]([SINGLE[metric](prediction, answer) for answer in answers])

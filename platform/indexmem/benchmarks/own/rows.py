@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from indexmem.benchmarks.own.choice import check_options, letters_of
-from indexmem.benchmarks.own.metrics import COMBINE, METRICS, WHOLE
+from indexmem.benchmarks.own.metrics import COMBINE, whole
 from indexmem.benchmarks.rows import BenchmarkRow, check_type, rows_of_file
 from indexmem.errors import UserError
 from indexmem.files import expanded
@@ -69,11 +69,13 @@ def check_own_row(row: BenchmarkRow, where: str) -> None:
 
 def _check_metric(row: BenchmarkRow, where: str) -> None:
     metric, match = row.get("metric"), row.get("match")
-    if metric is not None and metric not in METRICS:
-        raise UserError(f"{where}: no metric is called '{metric}'. Metrics: {', '.join(METRICS)}.")
+    try:
+        by_all = None if metric is None else whole(metric)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
     if match is not None and match not in COMBINE:
         raise UserError(f"{where}: 'match' must be any or all, got '{match}'.")
-    if match is not None and metric in WHOLE:
+    if match is not None and by_all is not None:
         raise UserError(f"{where}: '{metric}' says by itself how answers count. Write metric: contains with 'match'.")
 
 

@@ -10,9 +10,10 @@ from pydantic import Field, PositiveInt
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
 from indexmem.benchmarks.own.choice import chosen, letters_of, option_lines
-from indexmem.benchmarks.own.metrics import METRICS, WHOLE, score
+from indexmem.benchmarks.own.metrics import code_of_metrics, score, whole
 from indexmem.benchmarks.own.rows import OwnRows
 from indexmem.benchmarks.rows import BenchmarkRow
+from indexmem.config.reference import without_folders
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
 from indexmem.models.prompt import PromptFormat, encode
@@ -48,7 +49,9 @@ class JsonlBenchmark(Benchmark):
         """By the option that is chosen, or by the metric of the row."""
         if "options" in sample.extra:
             return float(chosen(prediction, sample.extra["options"]) in sample.extra["right"])
-        return score(sample.extra["metric"], sample.extra.get("match", "any"), prediction, sample.references)
+        named = sample.extra["metric"]  # of a file, without its folder: samples are cached for all places
+        metric = self.metric if named == without_folders(self.metric) else named
+        return score(metric, sample.extra.get("match", "any"), prediction, sample.references)
 
     def ingredients(self, build: BuildContext) -> Mapping[str, Any]:
         """The rows, and what holds for those that do not say it themselves."""
@@ -56,9 +59,11 @@ class JsonlBenchmark(Benchmark):
         defaults: dict[str, Any] = {}
         if any(row.get("metric") is None for row in plain):
             defaults["metric"] = self.metric
-        if any(row.get("match") is None and self._metric(row) not in WHOLE for row in plain) and self.match != "any":
+        if any(row.get("match") is None and whole(self._metric(row)) is None for row in plain) and self.match != "any":
             defaults["match"] = self.match
-        return {"rows": content_hash(self.own.rows)} | defaults
+        if codes := code_of_metrics(map(self._metric, plain)):
+            defaults["scorers"] = codes
+        return {"rows": content_hash(self.own.rows)} | without_folders(defaults)
 
     def _metric(self, row: BenchmarkRow) -> str:
         return str(row.get("metric") or self.metric)
@@ -92,9 +97,10 @@ def jsonl(
     path: str,
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "jsonl",
     max_new_tokens: PositiveInt = 64,
-    metric: Annotated[str, Field(pattern=f"^({'|'.join(METRICS)})$")] = "contains",
+    metric: str = "contains",
     match: Match = "any",
 ) -> Sequence[Benchmark]:
     """The rows of the file `path`, under `name`, so that a spec can have several. `metric` and `match`: of rows that
     do not name theirs."""
+    whole(metric)  # raises for one that does not exist
     return (JsonlBenchmark(name=name, own=OwnRows(path), max_new_tokens=max_new_tokens, metric=metric, match=match),)
