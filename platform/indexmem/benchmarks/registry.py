@@ -24,7 +24,7 @@ from indexmem.benchmarks.ruler.suite import FIXED_TASKS, ruler, ruler_dataset
 from indexmem.config.reference import without_folders
 from indexmem.config.schema import MEAN, BenchmarkConfig
 from indexmem.errors import UserError
-from indexmem.plugins.load import unknown
+from indexmem.plugins.load import unknown_name
 
 BenchmarkFactory = Callable[..., Sequence[Benchmark]]
 
@@ -69,7 +69,7 @@ def get_benchmark(name: str) -> Benchmark:
 def _make(config: BenchmarkConfig) -> Sequence[Benchmark]:
     factory = BENCHMARKS.get(config.name) or foreign_factory(config.name)
     if factory is None:
-        raise unknown("benchmarks", "benchmark", config.name, BENCHMARKS)
+        raise unknown_name("benchmarks", "benchmark", config.name, BENCHMARKS)
     try:
         return validate_call(factory)(**config.params)
     except ValidationError as error:

@@ -8,11 +8,11 @@ from indexmem.config.reference import PluginKind, Reference, entry_points_of
 from indexmem.errors import UserError
 from indexmem.plugins.load import find, origin_of
 
-Row = tuple[str, ...]  # name, what it is, where it comes from
+Listed = tuple[str, ...]  # name, what it is, where it comes from
 OURS = "indexmem"
 
 
-def offered(kind: PluginKind, taken: Sequence[str]) -> Iterator[Row]:
+def offered(kind: PluginKind, taken: Sequence[str]) -> Iterator[Listed]:
     """The entry points of installed packages, but for names that are `taken`."""
     for name, point in sorted(entry_points_of(kind).items()):
         reference = Reference.parse(point.value)
@@ -26,7 +26,7 @@ def offered(kind: PluginKind, taken: Sequence[str]) -> Iterator[Row]:
         yield name, said, f"{origin_of(reference)} ({point.value})"
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[Listed]) -> str:
     """One line for each, in columns."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     padded = ("  ".join(text.ljust(width) for text, width in zip(row, widths)) for row in rows)

@@ -74,7 +74,7 @@ def origin_of(reference: Reference) -> str:
     return " ".join([names[0], version(names[0])]) if names else reference.package
 
 
-def unknown(kind: PluginKind, what: str, name: str, ours: Iterable[str], more: str = "") -> UserError:
+def unknown_name(kind: PluginKind, what: str, name: str, ours: Iterable[str], more: str = "") -> UserError:
     """What is said of a name that stands for nothing. `what`: "method", ...; `more`: what else may be written."""
     names = [*ours, *entry_points_of(kind)]
     hint = _nearest(name, names)

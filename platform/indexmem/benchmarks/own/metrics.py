@@ -10,7 +10,7 @@ from indexmem.benchmarks.maths.boxed import as_integer, last_boxed
 from indexmem.benchmarks.scorers import string_match_all, string_match_part
 from indexmem.config.reference import without_folders
 from indexmem.errors import UserError
-from indexmem.plugins.load import find, unknown
+from indexmem.plugins.load import find, unknown_name
 
 Scorer = Callable[[str, Sequence[str]], float]
 
@@ -62,7 +62,7 @@ def whole(metric: str) -> Scorer | None:
         return WHOLE[metric]
     own = find("scorers", metric)
     if own is None:
-        raise unknown("scorers", "metric", metric, METRICS)
+        raise unknown_name("scorers", "metric", metric, METRICS)
     if not callable(own.value):
         raise UserError(f"'{metric}' is no function. Expected one of (answer, right answers) that returns 0 to 1.")
     scorer: Scorer = own.value

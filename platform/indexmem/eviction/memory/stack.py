@@ -13,7 +13,7 @@ from indexmem.eviction.memory.maps import LinearMemory, PositiveMemory
 from indexmem.eviction.memory.slots import SlotMemory
 from indexmem.eviction.trained_layers import TrainedLayers
 from indexmem.models.geometry import Geometry
-from indexmem.plugins.load import find, unknown
+from indexmem.plugins.load import find, unknown_name
 
 MEMORY_KINDS: Mapping[str, type[LatentMemory]] = MappingProxyType(
     {"slots": SlotMemory, "positive": PositiveMemory, "linear": LinearMemory}
@@ -26,7 +26,7 @@ def memory_kind(features: str) -> type[LatentMemory]:
         return MEMORY_KINDS[features]
     found = find("memories", features)
     if found is None:
-        raise unknown("memories", "memory", features, MEMORY_KINDS)
+        raise unknown_name("memories", "memory", features, MEMORY_KINDS)
     kind = found.value
     if not (isinstance(kind, type) and issubclass(kind, LatentMemory)):
         raise UserError(

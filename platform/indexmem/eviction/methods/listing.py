@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from indexmem.eviction.methods.registry import DECODING, EVICTS_NOTHING, INDEXMEM, METHODS, PRETRAINED, TRAINED_BY_SPEC
-from indexmem.plugins.listing import OURS, Row, offered, table
+from indexmem.plugins.listing import OURS, Listed, offered, table
 from indexmem.plugins.load import HOW
 
 OWN_PASS = "own pass over the context"
@@ -23,7 +23,7 @@ def method_notes(name: str) -> tuple[str, ...]:
 
 def methods_table() -> str:
     """One line for each method: name, what it scores tokens by, where it comes from, notes."""
-    rows: list[Row] = [(name, entry.scores, OURS, ", ".join(method_notes(name))) for name, entry in METHODS.items()]
+    rows: list[Listed] = [(name, entry.scores, OURS, ", ".join(method_notes(name))) for name, entry in METHODS.items()]
     notes = "trained by `indexmem distill`, ranks while decoding too"
     rows.append((INDEXMEM, "the indexer, and a memory of what it evicts", OURS, notes))
     rows += [(*row, "") for row in offered("methods", [*METHODS, INDEXMEM])]

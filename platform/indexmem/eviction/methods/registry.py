@@ -61,7 +61,7 @@ from indexmem.eviction.methods.running_mean import RunningMean, RunningMeanConfi
 from indexmem.eviction.methods.simple import FullCache, ObservedAttention, Random, StreamingLLM
 from indexmem.eviction.methods.with_memory import WithMemory
 from indexmem.eviction.methods.xkv import XKV
-from indexmem.plugins.load import unknown
+from indexmem.plugins.load import unknown_name
 
 FULL_CACHE = "full"
 EVICTS_NOTHING = frozenset({FULL_CACHE, "xkv"})  # a memory of what they evict would stay empty
@@ -153,7 +153,9 @@ def entry_of(config: MethodConfig) -> MethodEntry:
     base = base_name(config)
     entry = METHODS.get(base) or foreign_entry(base)
     if entry is None or (base in EVICTS_NOTHING and base != config.name):
-        raise unknown("methods", "method", config.name, [*METHODS, INDEXMEM], "; NAME+memory adds a trained memory")
+        raise unknown_name(
+            "methods", "method", config.name, [*METHODS, INDEXMEM], "; NAME+memory adds a trained memory"
+        )
     return entry
 
 
