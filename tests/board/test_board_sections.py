@@ -10,9 +10,11 @@ from indexmem.board.files import as_table
 from indexmem.board.format import as_board_row
 from indexmem.board.sections import sections
 from indexmem.board.sources import read_source
+from indexmem.cli import main
 from indexmem.config.schema import MEAN
 from indexmem.errors import UserError
 from indexmem.results.intervals import mean_ci
+from indexmem.results.store import RowStore
 from indexmem.results.summary import summarise
 
 GOOD, BAD = [1.0] * 40, [1.0] * 8 + [0.0] * 32
@@ -124,8 +126,6 @@ def test_stores_of_one_protocol_are_joined_and_scored_as_one_store_would(tmp_pat
 
 
 def _rows(root):
-    from indexmem.results.store import RowStore
-
     return RowStore(root / "results").read(["p"])
 
 
@@ -190,3 +190,19 @@ def test_a_place_without_results_says_what_was_expected(tmp_path):
         read_source(str(tmp_path))
     with pytest.raises(UserError, match="There is nothing at"):
         read_source(str(tmp_path / "gone"))
+
+
+def test_cells_of_one_store_that_look_alike_are_kept_apart_where_settings_are_not_recorded(tmp_path):
+    write_store(tmp_path / "s", None, ["knorm"])
+    write_store(tmp_path / "s", None, ["knorm"], cell="other-")
+    (section,) = sections(read_source(str(tmp_path / "s")).rows)
+    names = {line.method for line in section.lines if line.benchmark == "niah_single_1" and str(line.budget) == "50%"}
+    assert names == {"knorm [cell knorm-50%-niah_single_1]", "knorm [cell other-knorm-50%-niah_single_1]"}
+
+
+def test_two_stores_do_not_share_a_name_by_chance(tmp_path, capsys):
+    stores = [str(write_store(tmp_path / part / "s" / "runs", {}, ["knorm"])) for part in "ab"]
+    assert main(["board", *stores, "--out", str(tmp_path / "page")]) == 2
+    assert "2 stores would be called 's'. Name them: WHO=PLACE" in capsys.readouterr().err
+    assert main(["board", f"a={stores[0]}", stores[1], "--out", str(tmp_path / "page")]) == 0
+    assert (tmp_path / "page" / "index.html").is_file()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -41,7 +42,7 @@ def read_source(text: str) -> Source:
     """All rows of a place. Raises UserError where there are none, or for what is not as it should be."""
     named = _NAMED.fullmatch(text)
     place = named["place"] if named else text
-    who = named["who"].strip() if named else (PurePosixPath(place.rstrip("/")).name or place)
+    who = named["who"].strip() if named else _own_name(place)
     with _at_hand(place) as path:
         found = list(_found(path, who))
     if not found:
@@ -54,6 +55,22 @@ def read_source(text: str) -> Source:
     return Source(
         place, who, rows.set_column(rows.schema.get_field_index("who"), "who", told), tuple(k for k, _ in found)
     )
+
+
+def check_names(texts: Sequence[str]) -> None:
+    """Raises UserError where two places that nobody named would go by one name."""
+    places = [text for text in dict.fromkeys(texts) if not _NAMED.fullmatch(text)]
+    for name, count in Counter(map(_own_name, places)).items():
+        if count > 1:
+            raise UserError(
+                f"{count} stores would be called '{name}'. Name them: WHO=PLACE, such as alice={places[0]}."
+            )
+
+
+def _own_name(place: str) -> str:
+    """The last part of a place that says something."""
+    parts = [part for part in PurePosixPath(place).parts if part not in ("runs", "results", "/", ".", "..")]
+    return parts[-1] if parts else place
 
 
 def _found(path: Path, who: str) -> Iterator[tuple[str, pa.Table]]:

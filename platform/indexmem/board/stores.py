@@ -15,12 +15,13 @@ from indexmem.results.schema import OK, answer_seconds, held_bytes
 from indexmem.results.store import RowStore
 
 SAID_ALWAYS = ("dtype", "seed", "sinks", "max_new_tokens", "decoding")  # of a row's settings
+LOOK_ALIKE = ("model_fingerprint", "method", "checkpoint", "budget", "benchmark", "benchmark_build")
 SAME = {
     "model": "model", "model_revision": "model_fingerprint", "method": "method", "checkpoint": "checkpoint",
     "budget": "budget", "benchmark": "benchmark", "build": "benchmark_build", "prompts": "protocol",
     "length": "length", "sample": "sample_id", "repeat": "repeat", "group": "group", "score": "score",
     "evicted": "measured_ratio", "full_bytes": "full_kv_bytes", "commit": "git_commit", "versions": "versions",
-    "device": "device", "host": "host", "code": "code",
+    "device": "device", "host": "host",
 }  # fmt: skip
 
 
@@ -34,6 +35,7 @@ def read_store(folder: Path) -> pa.Table:
     columns |= {
         "board_version": pa.repeat(BOARD_VERSION, rows.num_rows),
         "engine": _engines(rows),
+        "code": _codes(rows),
         "prompts": pc.coalesce(rows["protocol"], pa.scalar("not recorded")),
         "question": pa.repeat("after", rows.num_rows),
         "held_bytes": held_bytes(rows),
@@ -55,6 +57,17 @@ def _engines(rows: pa.Table) -> pa.Array:
     code = pc.coalesce(rows["code"], unknown) if "code" in rows.column_names else pa.repeat(unknown, rows.num_rows)
     engine = pc.list_element(pc.split_pattern(code, ","), 0)
     return pc.binary_join_element_wise(pa.scalar("indexmem"), engine, ", ")
+
+
+def _codes(rows: pa.Table) -> pa.Array:
+    """What computed a row. Of rows that do not say their settings, several cells may look like one: their ids tell."""
+    code = rows["code"] if "code" in rows.column_names else pa.nulls(rows.num_rows, pa.string())
+    cells = rows.filter(pc.is_null(rows["settings"])).group_by(["cell_id", *LOOK_ALIKE]).aggregate([])
+    several = cells.group_by(list(LOOK_ALIKE)).aggregate([("cell_id", "count"), ("cell_id", "list")])
+    mixed = several.filter(pc.greater(several["cell_id_count"], 1))["cell_id_list"]
+    ids = pa.array([cell for group in mixed.to_pylist() for cell in group], pa.string())
+    named = pc.binary_join_element_wise(pa.scalar("cell"), rows["cell_id"], " ")
+    return pc.if_else(pc.is_in(rows["cell_id"], ids), named, code)
 
 
 def _decoding(settings: Mapping[str, Any] | None) -> str | None:

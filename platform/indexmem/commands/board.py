@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from indexmem.board.page import write_board
 from indexmem.board.sections import sections
-from indexmem.board.sources import Source, read_source
+from indexmem.board.sources import Source, check_names, read_source
 from indexmem.errors import UserError
 from indexmem.files import folder_at
 
@@ -18,6 +18,7 @@ from indexmem.files import folder_at
 def board(stores: Sequence[str], out: Path) -> int:
     """Write the page of all stores and say where it is. Raises UserError as `read_source` does."""
     folder_at(out)
+    check_names(stores)
     sources = [read_source(store) for store in stores]
     found = sections(pa.concat_tables([source.rows for source in sources]))
     for source in sources:
