@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -91,15 +90,14 @@ def serve(folder: Path) -> None:
     )
     greedy = vllm.SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0)
 
-    def answer(context: list[int]) -> tuple[list[int], float]:
-        began = time.monotonic()
+    def answer(context: list[int]) -> list[int]:
         (done,) = llm.generate([{"prompt_token_ids": [*context, *question]}], greedy, use_tqdm=False)
-        return list(done.outputs[0].token_ids), time.monotonic() - began
+        return list(done.outputs[0].token_ids)
 
     def stored(context: list[int]) -> Path:
         return files / safe_hash(torch.tensor(context).numpy().tobytes(), usedforsecurity=False).hexdigest()
 
-    full, full_seconds = answer(ids)
+    full = answer(ids)
     layers = sorted(stored(ids).glob("*.safetensors"), key=lambda path: int(path.name.split(".")[2]))
     kv_2NTD = torch.stack([unpacked(load_file(path)["kv_cache"]) for path in layers], dim=1)
     indexer = ExportedIndexer.load(folder / "export")
@@ -108,11 +106,10 @@ def serve(folder: Path) -> None:
     stored(named).mkdir()
     for path, sides_2TD in zip(layers, edited.transpose(0, 1)):
         save_file({"kv_cache": packed(sides_2TD, indexer.model["kv_heads"])}, stored(named) / path.name)
-    evicted, evicted_seconds = answer(named)
+    evicted = answer(named)
     recomputed = len([path for path in files.iterdir() if path.is_dir()]) != 2  # a miss would have stored a third
     found = {"full": full, "evicted": evicted, "tokens": [len(ids), len(named)], "loaded": not recomputed}
-    seconds = {"full": full_seconds, "evicted": evicted_seconds}
-    (folder / "served.json").write_text(json.dumps(found | {"vllm": vllm.__version__, "seconds": seconds}))
+    (folder / "served.json").write_text(json.dumps(found | {"vllm": vllm.__version__}))
 
 
 def unpacked(cache_THC: torch.Tensor) -> torch.Tensor:
@@ -147,7 +144,7 @@ def compare(folder: Path, to: Path | None) -> None:
     }
     same = {name: served[name] == asked["engine"][name] for name in ("full", "evicted")}
     result = {"model": MODEL, "ratio": RATIO, "block": BLOCK, "vllm": served["vllm"], "tokens": served["tokens"]}
-    result |= {"loaded": served["loaded"], "same_tokens": same, "texts": texts, "seconds": served["seconds"]}
+    result |= {"loaded": served["loaded"], "same_tokens": same, "texts": texts}
     result |= {"commit": provenance()["git_commit"]}
     print(json.dumps(result, indent=1))
     if to is not None:
