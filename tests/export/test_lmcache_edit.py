@@ -13,9 +13,11 @@ from indexmem.config.modules import IndexerConfig
 from indexmem.config.schema import MethodConfig
 from indexmem.engine.prefill import prefill
 from indexmem.eviction.checkpoint import save_modules
+from indexmem.eviction.granularity import SetsOfBlocks
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
+from indexmem.eviction.selection import PER_HEAD, Shared
 from indexmem.export.folder import export_checkpoint
 from indexmem.export.portable import ExportedIndexer, edit_function, positions, scores_of_cache
 
@@ -74,6 +76,21 @@ def test_one_set_for_all_heads_in_whole_chunks(pair, chunk):
     assert kept_K[:SINKS].tolist() == list(range(SINKS))
     assert torch.equal(edited, kv_2NTD[:, :, kept_K])
     assert named == [ids[at] for at in kept_K.tolist()]
+
+
+@pytest.mark.parametrize("across", ["head", "model"])  # with budgets of their own, or one for all heads
+def test_one_set_is_that_of_granularity_model(across, pair):
+    """`eviction.granularity: model`, in tokens."""
+    _, indexer = pair
+    ids = random_ids(150)
+    _, kv_2NTD = cached("llama", ids)
+    scores_NHT = scores_of_cache(indexer, kv_2NTD)
+    selection = SetsOfBlocks.of(PER_HEAD if across == "head" else Shared(across), "model", 1)
+    ranked = list(selection.rank(scores_NHT, SINKS))
+    for count in (5, 40, 149):
+        (kept_HK, counts_H), *_ = selection.choose(ranked, len(ids), count)
+        assert counts_H is None or counts_H.tolist() == [count, count]
+        assert positions(scores_NHT, count, SINKS)[0, 0].tolist() == kept_HK[0].tolist()
 
 
 def test_a_cache_of_a_chunk_or_less_stays(pair):
