@@ -11,11 +11,11 @@ from types import ModuleType
 import pytest
 from tiny_tokenizers import KINDS, TEXT, tiny_tokenizer
 
-from indexmem.benchmarks import registry
-from indexmem.benchmarks.base import BuildContext
+from indexmem.benchmarks.base import BuildContext, build_hash
 from indexmem.benchmarks.own.metrics import METRICS
-from indexmem.benchmarks.registry import BENCHMARKS, make_benchmarks
+from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.schema import BenchmarkConfig
+from indexmem.errors import UserError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "adding_a_benchmark.md").read_text(encoding="utf-8")
 
@@ -39,14 +39,22 @@ def test_its_own_test_passes(code, kind):
     code["test_prompts_fit_and_hold_the_answer"](build(kind))
 
 
-def test_it_works_as_a_registered_benchmark(code, monkeypatch):
-    monkeypatch.setattr(registry, "BENCHMARKS", {**BENCHMARKS, "lockers": code["lockers"]})
-    (benchmark,) = make_benchmarks([BenchmarkConfig(name="lockers", params={"first": 7})])
+def test_it_works_from_a_file(tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "lockers.py").write_text("".join(blocks[:2]))
+    name = f"{tmp_path}/lockers.py:lockers"
+    (benchmark,) = make_benchmarks([BenchmarkConfig(name=name, params={"first": 7})])
     first, *_ = benchmark.samples(3, build())
     assert first.context.startswith("Locker 7 holds ")
     assert list(benchmark.samples(1, build())) == [first]
     with pytest.raises(Exception, match="set it 100 higher"):
         list(benchmark.samples(1, build(length=30)))
+    with pytest.raises(UserError, match=r"'lockers.py:lockers' cannot take these params: .*Settings: first: int = 1"):
+        make_benchmarks([BenchmarkConfig(name=name, params={"last": 7})])
+    before = build_hash(benchmark, build())
+    (tmp_path / "lockers.py").write_text("".join(blocks[:2]).replace("a violin", "a cello"))
+    (edited,) = make_benchmarks([BenchmarkConfig(name=name, params={"first": 7})])
+    assert build_hash(edited, build()) != before
 
 
 def test_the_example_lines_are_good_ones(tmp_path):

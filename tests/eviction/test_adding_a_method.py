@@ -1,14 +1,17 @@
-"""docs/adding_a_method.md: its class, its registration and its test work as they stand."""
+"""docs/adding_a_method.md from an empty folder: its files work as they stand."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from tiny_models import random_ids, tiny_backbone
 
+import indexmem
+from indexmem.cli import main
 from indexmem.config.schema import MethodConfig
 from indexmem.engine.prefill import prefill
-from indexmem.eviction.methods import registry, simple
+from indexmem.eviction.methods import registry
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.selection import PerHead
 
@@ -16,32 +19,45 @@ PAGE = (Path(__file__).parents[2] / "docs" / "adding_a_method.md").read_text(enc
 
 
 @pytest.fixture
-def value_norm(monkeypatch):
-    """The page's method, registered as the page says; its test, as the page writes it."""
-    of_class, of_registry, of_test = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    names = dict(vars(simple))
-    exec(of_class, names)
-    entries = eval("{" + of_registry + "}", vars(registry) | names)
-    monkeypatch.setattr(registry, "METHODS", registry.METHODS | entries)
-    test_names = globals() | {"torch": simple.torch, "make_method": registry.make_method}
-    exec(of_test, test_names)
-    (test,) = (value for name, value in test_names.items() if name.startswith("test_value_norm"))
-    return test
+def folder(tmp_path, monkeypatch):
+    """What a reader of the page has written, and is in."""
+    of_class, of_test = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    (spec,) = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
+    for name, text in {"my_methods.py": of_class, "test_my_methods.py": of_test, "spec.yaml": spec}.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("my_methods", None)
 
 
 def test_the_page_has_six_steps():
     assert re.findall(r"^## (\d)\. ", PAGE, flags=re.MULTILINE) == list("123456")
 
 
-def test_the_page_s_test_passes_on_the_page_s_method(value_norm):
-    value_norm()
+def test_the_page_s_test_passes_on_the_page_s_method(folder):
+    names: dict = {}
+    exec((folder / "test_my_methods.py").read_text(), names)
+    (test,) = (value for name, value in names.items() if name.startswith("test_"))
+    test()
 
 
-def test_the_method_has_its_parameter_and_shares_budgets(value_norm):
-    backbone = tiny_backbone()
+def test_the_page_s_grid_runs_and_is_sent(folder, capsys):
+    assert main(["submit", "eval", "spec.yaml", "--dry-run"]) == 0
+    assert f"{folder / 'my_methods.py'} as files/" in capsys.readouterr().err
+    settings = {"tracking.enabled": False, "run.root": "runs"}
+    result = indexmem.run_grid(spec="spec.yaml", settings=settings, progress=False)
+    assert result.failed == 0
+    assert set(result.rows["method"].to_pylist()) == {
+        *("full", "knorm", "my_methods.py:ValueNorm", "my_methods.py:ValueNorm(power=-1.0)")
+    }
+
+
+def test_the_method_has_its_parameter_and_shares_budgets(folder):
+    backbone, name = tiny_backbone(), f"{folder}/my_methods.py:ValueNorm"
     configs = {"long": {}, "short": {"power": -1.0}, "shared": {"share": "model"}}
     context = MethodContext(backbone.geometry)
-    methods = {k: registry.make_method(MethodConfig(name="value_norm", params=v), context) for k, v in configs.items()}
+    methods = {k: registry.make_method(MethodConfig(name=name, params=v), context) for k, v in configs.items()}
     assert isinstance(methods["long"], EvictionMethod) and isinstance(methods["long"].selection, PerHead)
     done = prefill(backbone, random_ids(60), methods, sinks=0)
     assert not done.errors
