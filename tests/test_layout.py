@@ -34,6 +34,7 @@ ALLOWED = {
     "eviction": {"config", "plugins", "models", "kernels"},
     "engine": {"config", "models", "eviction", "kernels"},
     "export": {"config", "models", "eviction"},
+    "generation": {"config", "models", "eviction", "engine"},
     "distill": {"config", "plugins", "texts", "models", "eviction", "progress", "kernels", "locks"},
     "benchmarks": {"config", "plugins", "texts", "models", "locks"},
     "results": {"config"},

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import Cache
 
 from indexmem.engine.lane_attention import StoredLayer, lane_attention
-from indexmem.engine.lanes import ALIGN, Bucket, Columns, LaneLayout, Opened
+from indexmem.engine.lanes import Bucket, Columns, LaneLayout, Opened, whole_columns
 from indexmem.engine.memories import RowMemories
 from indexmem.engine.rings import WindowRings
 from indexmem.eviction.context import RowCache
@@ -57,7 +57,7 @@ class RaggedCache(Cache):
         first_HLd = rows[0].keys_HLd[0]
         self.device, self.dtype = first_HLd.device, first_HLd.dtype
         self.heads, self.dim = first_HLd.shape[0], first_HLd.shape[2]
-        self.room = -(-room // ALIGN) * ALIGN
+        self.room = whole_columns(room)
         self.memories = RowMemories(rows, self.device)
         self.rings = WindowRings(rows, room if at_once is None else at_once)
         indices = range(len(rows[0].kept_HK) + len(self.rings.layers))
@@ -133,11 +133,13 @@ class RaggedCache(Cache):
         keys_Cd, _ = self.stored[layer]
         return keys_Cd[self.columns[layer].present(row, self.opened)]
 
-    def repack(self, choose: Choose) -> None:
-        """Keep of each row and layer what `choose` says; new tokens then have the room behind that again.
+    def repack(self, choose: Choose, room: int | None = None) -> None:
+        """Keep of each row and layer what `choose` says; new tokens then have `room` behind that (None: as before).
 
         Called layer by layer, rows in order.
         """
+        if room is not None:
+            self.room = whole_columns(room)
         old, opened = list(zip(self.columns, self.stored))[::-1], self.opened
         rows = range(len(opened.gaps))
         self._clear()
@@ -154,6 +156,11 @@ class RaggedCache(Cache):
         """Cached tokens of each lane in each layer, [layers, N]."""
         counted = {columns: columns.lengths(self.opened) for columns in self._shared.values()}
         return torch.stack([counted[columns] for columns in self.columns])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers of K and V, their padding and free room included."""
+        return self.rings.nbytes + sum(keys_Cd.nbytes + values_Cd.nbytes for keys_Cd, values_Cd in self.stored)
 
     @property
     def free_columns(self) -> int:

@@ -24,6 +24,11 @@ STRIDES = {"cpu": 64, "cuda": 1024}  # new columns that attention begins to read
 LaneKind = tuple[bool, int]  # of a lane: whether its row has a latent memory, and its length
 
 
+def whole_columns(columns: int) -> int:
+    """So many columns or a few more, as buffers have them."""
+    return -(-columns // ALIGN) * ALIGN
+
+
 @dataclass(frozen=True)
 class Bucket:
     """Lanes that share a buffer, begin..end in bucket order, with `width` columns for kept tokens."""
@@ -71,7 +76,7 @@ class LaneLayout:
         for group in groups:
             end = begin + sum(kind in group for kind in kind_N)
             remembers, longest = group[0]
-            buckets.append(Bucket(begin, end, -(-longest // ALIGN) * ALIGN, remembers))
+            buckets.append(Bucket(begin, end, whole_columns(longest), remembers))
             begin = end
         return cls(len(lengths_RH[0]), buckets, lane_N, device)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,6 +31,10 @@ class _Group:
     row_r: Tensor  # `rows` on the device
     state: MemoryState
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Group:
+        """Slow weights are shared, what is remembered is not."""
+        return _Group(self.memory, list(self.rows), self.row_r.clone(), deepcopy(self.state, memo))
+
 
 class RowMemories:
     """Fast weights of a batch's rows, layer by layer."""
@@ -52,6 +57,11 @@ class RowMemories:
 
     def any_in(self, layer: int) -> bool:
         return bool(self._groups[layer])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows' states."""
+        return sum(group.state.nbytes for groups in self._groups for group in groups)
 
     def read(
         self, layer: int, query_RQnd: Tensor, out_RQnd: Tensor, lse_RQn: Tensor, rotary: tuple[Tensor, Tensor] | None

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from indexmem.engine.lanes import ALIGN
+from indexmem.engine.lanes import whole_columns
 from indexmem.eviction.context import RowCache
 from indexmem.models.sequence_attention import window_mask
 
@@ -34,7 +34,7 @@ class WindowRings:
         if not self.layers:
             return
         self._window = rows[0].windows[0].size
-        slots = -(-(self._window + at_once) // ALIGN) * ALIGN
+        slots = whole_columns(self._window + at_once)
         for number, layer in enumerate(self.layers):
             held = [row.windows[number] for row in rows]
             self.keys_RHTd[layer] = _ring([window.keys_HWd for window in held], slots)
@@ -59,6 +59,26 @@ class WindowRings:
         dtype = self.keys_RHTd[self.layers[0]].dtype
         self._mask_R1nT = torch.zeros(seen_RnT.shape, dtype=dtype, device=seen_RnT.device)
         self._mask_R1nT = self._mask_R1nT.masked_fill_(~seen_RnT, -torch.inf)[:, None]
+
+    def widen(self, at_once: int) -> None:
+        """Let `extend` bring so many tokens at a time from now on."""
+        if not self.layers or self._window + at_once <= self._token_RT.shape[1]:
+            return
+        slots = whole_columns(self._window + at_once)
+        token_RT, spare = self._token_RT, slots - 1
+        slot_RT = torch.where(token_RT >= 0, token_RT % spare, spare)  # distinct: fewer consecutive numbers than slots
+        self._token_RT = token_RT.new_full((len(token_RT), slots), NEVER).scatter_(1, slot_RT, token_RT)
+        self._token_RT[:, spare] = NEVER
+        for held in (self.keys_RHTd, self.values_RHTd):
+            for layer, old_RHTd in held.items():
+                rows, heads, _, dim = old_RHTd.shape
+                index_RHTd = slot_RT[:, None, :, None].expand_as(old_RHTd)
+                held[layer] = old_RHTd.new_zeros(rows, heads, slots, dim).scatter_(2, index_RHTd, old_RHTd)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of K and V, empty slots included."""
+        return sum(held.nbytes for held in (*self.keys_RHTd.values(), *self.values_RHTd.values()))
 
     def store(self, layer: int, key_RHnd: Tensor, value_RHnd: Tensor) -> None:
         """Put a layer's new K and V into the slots opened last."""

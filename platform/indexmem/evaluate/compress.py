@@ -14,7 +14,7 @@ from indexmem.engine.sparse_prefill import sparse_prefill
 from indexmem.errors import UserError, of_machine
 from indexmem.evaluate.work import GridCell
 from indexmem.eviction.context import RowCache
-from indexmem.eviction.footprint import BudgetError, Footprint, check_bytes, check_kept
+from indexmem.eviction.footprint import BudgetError, Footprint, check_bytes, check_kept, target_of
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.learned import IndexerScores
 from indexmem.eviction.methods.registry import FULL_CACHE
@@ -130,9 +130,7 @@ class CellLimit:
         """For a context of so many tokens. Raises BudgetError for a budget that the method cannot give."""
         footprint = Footprint.of(method, backbone.geometry, tokens, backbone.model.dtype.itemsize)
         granted = footprint.granted(cell.budget, tokens, config.equal_bytes)
-        compression, target = None, min(tokens, granted)
-        if cell.budget.kind == "ratio" and method.selection.shares:
-            target = whole_tokens(target, tokens)  # heads that share have as much as heads that do not
+        compression, target = None, target_of(method, cell.budget, tokens, granted)
         if config.decode_budget is not None and cell.method.name != FULL_CACHE:  # the full cache always grows
             compression = Compression(method, _held(footprint, cell.budget, granted, config), config)
             target = min(target, compression.budget)

@@ -78,6 +78,15 @@ class Footprint:
         return (room - self.fixed) / self.per_token
 
 
+def target_of(method: EvictionMethod, budget: Budget, tokens: int, granted: float) -> float:
+    """What `method.compress` is told to keep of what a budget grants, in tokens per KV head: no more than there are.
+
+    Of a ratio, heads that share have as much as heads that do not.
+    """
+    target = min(tokens, granted)
+    return whole_tokens(target, tokens) if budget.kind == "ratio" and method.selection.shares else target
+
+
 def check_kept(row: RowCache, requested: float, slack: float = 0.0, step: int = 1) -> None:
     """Raises BudgetError unless the row keeps `requested` tokens per head in the mean: no more, and not `step` less.
 

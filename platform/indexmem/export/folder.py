@@ -20,7 +20,7 @@ from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import read_config, weights_hash
 from indexmem.eviction.indexer import INDEXER, IndexerStack
 from indexmem.eviction.methods.learned import selection_of
-from indexmem.eviction.press.common import local_or_downloaded
+from indexmem.eviction.modules_source import local_or_downloaded
 from indexmem.export import portable
 from indexmem.export.onnx import write_onnx
 from indexmem.files import draft_folder, exists

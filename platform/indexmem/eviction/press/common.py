@@ -1,13 +1,10 @@
-"""What our presses have in common: which tokens stay, where a checkpoint lies, and whether it fits the model.
+"""What our presses have in common: which tokens stay, and whether a checkpoint fits the model.
 
 Shapes: B batch, H KV heads, L context tokens, K kept tokens, d head_dim.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from huggingface_hub import snapshot_download
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -15,7 +12,6 @@ from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import size_differences
 from indexmem.eviction.ranking import keep, rank
 from indexmem.eviction.selection import tokens_left
-from indexmem.files import expanded
 from indexmem.models.geometry import Geometry
 
 
@@ -37,14 +33,3 @@ def check_fits(trained: Geometry, model: PreTrainedModel) -> None:
             f"The press was trained for another model ({differences}). "
             "Use the model that its checkpoint names, or distil for this one."
         )
-
-
-def local_or_downloaded(source: str | Path) -> Path:
-    """`source` if it is a folder, else the downloaded snapshot of that Hub id. Raises UserError if there is none."""
-    if expanded(source).is_dir():
-        return expanded(source)
-    try:
-        return Path(snapshot_download(str(source)))
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"'{source}' is neither a checkpoint folder nor a Hub id that can be read: {reason}") from None

@@ -20,7 +20,8 @@ from indexmem.eviction.checkpoint import read_config, save_modules
 from indexmem.eviction.indexer import INDEXER, IndexerStack
 from indexmem.eviction.methods.learned import selection_of
 from indexmem.eviction.methods.params import SharingConfig
-from indexmem.eviction.press.common import check_fits, keep_best, local_or_downloaded, take
+from indexmem.eviction.modules_source import local_or_downloaded
+from indexmem.eviction.press.common import check_fits, keep_best, take
 from indexmem.eviction.press.shared_budget import SharedBudget, check_maskable, mask
 from indexmem.eviction.press.sliding_masks import fit_masks
 from indexmem.eviction.ranking import comparable

@@ -20,8 +20,9 @@ from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import INDEXER
 from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.kvpress_scores import window_by_age
+from indexmem.eviction.modules_source import local_or_downloaded
 from indexmem.eviction.press.attached import AttachedMemories
-from indexmem.eviction.press.common import check_fits, keep_best, local_or_downloaded, take
+from indexmem.eviction.press.common import check_fits, keep_best, take
 from indexmem.eviction.press.indexer_press import IndexerPress
 from indexmem.eviction.press.shared_budget import SharedBudget
 from indexmem.eviction.press.sliding_masks import fit_masks
