@@ -123,7 +123,7 @@ class FirstPass:
         method, context, target = self._method, self._contexts[row], self._targets[row]
         rankings = None if self._keeps_all(row) else self._rank(self._scores[row])
         kept = method.compress(context, rankings, target)
-        check_kept(kept, target, method.selection.slack)
+        check_kept(kept, target, method.selection.slack, method.selection.step)
         return kept
 
     def _rank(self, scores_HL: Sequence[Tensor]) -> list[Tensor]:
