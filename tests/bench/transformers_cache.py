@@ -6,7 +6,7 @@
 
 Each round runs every way once, in an order that turns with the rounds, so that what else the machine does meets all of
 them alike. A way's seconds are medians over rounds; `ratio` is the median of a round's seconds over the engine's of the
-same round. Every way reads the same context, is evicted from alike, reads the same question and gives the same number
+same round. On a CPU these are seconds of processor time of this process, with one thread. Every way reads the same context, is evicted from alike, reads the same question and gives the same number
 of tokens; texts of the engine and of `generate` over our cache are compared. Seconds of a batch are those of all rows.
 """
 
@@ -44,8 +44,10 @@ Timed = tuple[float, float, list[int]]  # seconds of reading and evicting, secon
 
 
 def now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    """Of a GPU the time; of a CPU that of this process alone, which others on the machine stretch less."""
+    if device.type != "cuda":
+        return time.process_time()
+    torch.cuda.synchronize()
     return time.perf_counter()
 
 

@@ -29,7 +29,7 @@ from indexmem.eviction.modules_source import local_or_downloaded
 from indexmem.generation.first_pass import FirstPass
 from indexmem.generation.held_rows import HeldRows
 from indexmem.generation.passes import Keywords, WatchedCache, our_attention, watch
-from indexmem.generation.reading import Reading
+from indexmem.generation.new_columns import NewColumns
 from indexmem.generation.settings import MethodName, budget_of, geometry_of, method_of
 from indexmem.models.attention import tapping
 from indexmem.models.geometry import attention_kinds
@@ -39,7 +39,7 @@ from indexmem.models.geometry import attention_kinds
 class _Running:
     """A forward pass that has begun."""
 
-    reading: Reading
+    reading: NewColumns
     view: FirstPass | HeldRows
     borrowed: ExitStack  # to close when it ends
 
@@ -102,7 +102,7 @@ class IndexMemCache(WatchedCache):
             raise UserError("A pass over this IndexMemCache did not finish. Empty it with reset(), and read anew.")
         if kwargs.get("pixel_values") is not None:
             raise UserError("IndexMemCache reads text alone, and there are images among the inputs.")
-        reading = Reading.of(kwargs, self._read_RS)
+        reading = NewColumns.of(kwargs, self._read_RS)
         done = reading.arguments(kwargs)
         with torch.inference_mode(False), torch.no_grad(), ExitStack() as borrowed:
             borrowed.enter_context(our_attention(self._model))
@@ -209,7 +209,7 @@ class IndexMemCache(WatchedCache):
             self._method, self._geometry, kinds, self._budget, self._sinks, valid_RL, self._model.dtype.itemsize
         )
 
-    def _open(self, held: HeldRows, reading: Reading) -> None:
+    def _open(self, held: HeldRows, reading: NewColumns) -> None:
         """Room for a later pass, and nothing of what its mask hides."""
         assert self._read_RS is not None
         before_RS = reading.valid_RT[:, : self._read_RS.shape[1]]

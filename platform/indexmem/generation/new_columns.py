@@ -19,7 +19,7 @@ BY_COLUMN = ("input_ids", "inputs_embeds", "position_ids")  # arguments of the m
 
 
 @dataclass(frozen=True)
-class Reading:
+class NewColumns:
     """The columns of one pass."""
 
     valid_RT: Tensor  # False is padding
