@@ -28,8 +28,8 @@ from indexmem.eviction.methods.registry import INDEXMEM
 from indexmem.eviction.modules_source import local_or_downloaded
 from indexmem.generation.first_pass import FirstPass
 from indexmem.generation.held_rows import HeldRows
-from indexmem.generation.passes import Keywords, WatchedCache, our_attention, watch
 from indexmem.generation.new_columns import NewColumns
+from indexmem.generation.passes import Keywords, WatchedCache, our_attention, watch
 from indexmem.generation.settings import MethodName, budget_of, geometry_of, method_of
 from indexmem.models.attention import tapping
 from indexmem.models.geometry import attention_kinds
