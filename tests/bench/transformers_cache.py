@@ -6,8 +6,9 @@
 
 Each round runs every way once, in an order that turns with the rounds, so that what else the machine does meets all of
 them alike. A way's seconds are medians over rounds; `ratio` is the median of a round's seconds over the engine's of the
-same round. On a CPU these are seconds of processor time of this process, with one thread. Every way reads the same context, is evicted from alike, reads the same question and gives the same number
-of tokens; texts of the engine and of `generate` over our cache are compared. Seconds of a batch are those of all rows.
+same round. On a CPU they are seconds of processor time of this process, with one thread. Every way reads the same
+context, is evicted from alike, reads the same question and gives the same number of tokens; texts of the engine and of
+`generate` over our cache are compared. Seconds of a batch are those of all rows.
 """
 
 from __future__ import annotations
