@@ -137,6 +137,16 @@ def test_stores_that_differ_in_a_setting_are_apart_and_old_rows_are_not_ranked(t
     assert {line.standing for line in found[2].lines} == {""}
 
 
+def test_another_engine_is_another_protocol_and_other_code_of_a_method_another_method(tmp_path):
+    codes = ("engine 2", "engine 2, 0a1b", "engine 3", None)
+    stores = [write_store(tmp_path / f"s{n}", {}, ["knorm"], code=code) for n, code in enumerate(codes)]
+    found = sections(pa.concat_tables([read_source(str(store)).rows for store in stores]))
+    told = {section.protocol["engine"]: {line.method for line in section.lines} - {"full"} for section in found}
+    assert told.keys() == {"indexmem, engine 2", "indexmem, engine 3", "indexmem, engine not recorded"}
+    assert {"knorm [engine 2]", "knorm [engine 2, 0a1b]"} <= told["indexmem, engine 2"]
+    assert found[-1].unknown and not found[0].unknown
+
+
 def test_uris_are_read_through_pyarrow_and_fsspec(tmp_path):
     import fsspec
 

@@ -58,15 +58,20 @@ def write_rows(path: Path, rows: Sequence[Any]) -> Path:
 
 
 def write_store(
-    root: Path, settings: dict[str, Any] | None, methods: Sequence[str], *, samples: int = 12, cell: str = ""
+    root: Path,
+    settings: dict[str, Any] | None,
+    methods: Sequence[str],
+    *,
+    samples: int = 12,
+    cell: str = "",
+    code: str | None = "engine 2",
 ) -> Path:
     """A run root with the rows of some methods; `cell` begins their cells' ids."""
     blank = dict.fromkeys(ROW_SCHEMA.names)
     told = None if settings is None else json.dumps({"dtype": "float32", "seed": 42, "sinks": 4} | settings)
-    code = {"code": "engine 2"} if "code" in blank else {}
     rows = make_rows(methods, samples=samples, failures=0).to_pylist()
     for row in rows:
-        row |= {"settings": told, "cell_id": cell + row["cell_id"], **code}
+        row |= {"settings": told, "cell_id": cell + row["cell_id"], "code": code}
     RowStore(root / "results").append([blank | row for row in rows], "p")
     return root
 

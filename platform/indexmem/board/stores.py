@@ -30,6 +30,8 @@ def read_store(folder: Path) -> pa.Table:
     places = sorted({str(part.parent.relative_to(folder / "rows")) for part in (folder / "rows").rglob("*.parquet")})
     rows = RowStore(folder).read(places)
     rows = rows.filter(pc.equal(rows["status"], OK))
+    known = pc.if_else(pc.is_valid(rows["code"]), rows["settings"], pa.scalar(None, pa.string()))  # both, or neither
+    rows = rows.set_column(rows.schema.get_field_index("settings"), "settings", known)
     columns: dict[str, Any] = {ours: rows[theirs] for ours, theirs in SAME.items() if theirs in rows.column_names}
     columns |= {name: _mapped(rows["settings"], part) for name, part in PARTS.items()}
     columns |= {
@@ -53,21 +55,19 @@ def read_store(folder: Path) -> pa.Table:
 
 def _engines(rows: pa.Table) -> pa.Array:
     """'indexmem, engine 2': the first part of what computed a row, which older rows do not say."""
-    unknown = pa.scalar("engine not recorded")
-    code = pc.coalesce(rows["code"], unknown) if "code" in rows.column_names else pa.repeat(unknown, rows.num_rows)
+    code = pc.coalesce(rows["code"], pa.scalar("engine not recorded"))
     engine = pc.list_element(pc.split_pattern(code, ","), 0)
     return pc.binary_join_element_wise(pa.scalar("indexmem"), engine, ", ")
 
 
 def _codes(rows: pa.Table) -> pa.Array:
     """What computed a row. Of rows that do not say their settings, several cells may look like one: their ids tell."""
-    code = rows["code"] if "code" in rows.column_names else pa.nulls(rows.num_rows, pa.string())
     cells = rows.filter(pc.is_null(rows["settings"])).group_by(["cell_id", *LOOK_ALIKE]).aggregate([])
     several = cells.group_by(list(LOOK_ALIKE)).aggregate([("cell_id", "count"), ("cell_id", "list")])
     mixed = several.filter(pc.greater(several["cell_id_count"], 1))["cell_id_list"]
     ids = pa.array([cell for group in mixed.to_pylist() for cell in group], pa.string())
     named = pc.binary_join_element_wise(pa.scalar("cell"), rows["cell_id"], " ")
-    return pc.if_else(pc.is_in(rows["cell_id"], ids), named, code)
+    return pc.if_else(pc.is_in(rows["cell_id"], ids), named, rows["code"])
 
 
 def _decoding(settings: Mapping[str, Any] | None) -> str | None:
