@@ -70,7 +70,7 @@ def test_the_check_names_all_problems_and_ends_with_2(tmp_path, capsys):
     good = write_rows(tmp_path / "good.jsonl", [ROW])
     bad = write_rows(tmp_path / "bad.jsonl", [ROW | {"score": 2}, ROW | {"sinks": -1, "model": ""}])
     assert main(["board", "--check", str(good)]) == 0
-    assert "1 rows of good.jsonl, read as board rows" in capsys.readouterr().out
+    assert "good.jsonl, called good.jsonl, read as board rows; rows: 1, models: 1" in capsys.readouterr().out
     assert main(["board", "--check", str(bad), str(good)]) == 2
     told = capsys.readouterr()
     assert "good.jsonl" in told.out and told.err.count("bad.jsonl, line") == 3

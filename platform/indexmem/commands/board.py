@@ -24,7 +24,7 @@ def board(stores: Sequence[str], out: Path) -> int:
     for source in sources:
         print(_said(source))
     unranked = sum(bool(section.unknown) for section in found)
-    print(f"{len(found)} protocols, {unranked} of them not ranked because something of them is not recorded")
+    print(f"Protocols: {len(found)}; not ranked, because something of them is not recorded: {unranked}")
     print(f"Board: {write_board(found, sources, out)}")
     return 0
 
@@ -43,8 +43,6 @@ def check_stores(stores: Sequence[str]) -> int:
 
 
 def _said(source: Source) -> str:
-    rows = source.rows
-    names = ", ".join(f"{pc.count_distinct(rows[name]).as_py()} {name}s" for name in ("model", "method", "benchmark"))
-    return (
-        f"{source.place}: {rows.num_rows:,} rows of {source.who}, read as {', '.join(sorted({*source.kinds}))}; {names}"
-    )
+    rows, kinds = source.rows, ", ".join(sorted({*source.kinds}))
+    counts = ", ".join(f"{name}s: {pc.count_distinct(rows[name]).as_py()}" for name in ("model", "method", "benchmark"))
+    return f"{source.place}, called {source.who}, read as {kinds}; rows: {rows.num_rows:,}, {counts}"
