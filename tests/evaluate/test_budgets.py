@@ -378,7 +378,7 @@ def test_cell_ids_are_those_of_stored_rows():
     methods = ["full", "knorm", {"name": "snapkv", "params": {"window_size": 32}}]
     grid = {"methods": methods, "ratios": [0.5, 0.975], "budgets": ["512 tokens", "8 MiB"]}
     spec = validate({"grid": grid}, "test")
-    cells = _cells(spec, "model", {"niah": "build"}, {method.label: "weights" for method in spec.grid.methods})
+    cells = _cells(spec, "model", {"niah": "build"}, {method.label: ("weights", "") for method in spec.grid.methods})
     ids = {cell.budget.ratio: cell.id for cell in cells if cell.method.name == "knorm" and cell.budget.kind == "ratio"}
     assert ids == {0.5: "0e7a069e96b37996", 0.975: "f9a346694b75e27f"}
     assert [(cell.id, cell.budget) for cell in cells if cell.method.name == "full"] == [
@@ -397,6 +397,9 @@ def test_the_plan_refuses_budgets_that_nothing_or_too_little_is_left_of(tmp_path
         plan(validate(spec, "test"))
     with pytest.raises(UserError, match="for method 'knorm', 700 B is less"):
         plan(validate(spec | {"grid": grid | {"budgets": ["700 B"]}}, "test"))
+    few = {"grid": grid | {"budgets": ["12 tokens"]}, "eviction": {"block": 16}}
+    with pytest.raises(UserError, match=r"block=16: for method 'knorm', a budget of 12 tokens .* less than one"):
+        plan(validate(spec | few, "test"))
 
 
 @pytest.mark.parametrize(
