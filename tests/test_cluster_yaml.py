@@ -52,7 +52,7 @@ def test_spot_workers_come_first_and_on_demand_ones_differ_in_nothing_else(clust
 
 def test_images_have_the_ray_and_python_that_the_package_asks_for(cluster):
     images = [cluster["docker"]["head_image"], cluster["docker"]["worker_image"]]
-    (wanted,) = [r for r in map(Requirement, project()["dependencies"]) if r.name == "ray"]
+    (wanted,) = [r for r in map(Requirement, project()["optional-dependencies"]["ray"]) if r.name == "ray"]
     for image in images:
         version, python = re.fullmatch(r"rayproject/ray:([\d.]+)-py3(\d+)(?:-gpu)?", image).groups()
         assert version in wanted.specifier

@@ -102,7 +102,7 @@ def test_workers_start_from_zero_spot_first_and_the_head_computes_nothing():
 
 
 def test_ray_is_the_same_everywhere():
-    (wanted,) = [r for r in map(Requirement, PROJECT["dependencies"]) if r.name == "ray"]
+    (wanted,) = [r for r in map(Requirement, PROJECT["optional-dependencies"]["ray"]) if r.name == "ray"]
     version, python = re.search(r"^FROM rayproject/ray:([\d.]+)-py3(\d+)-gpu$", DOCKERFILE, re.MULTILINE).groups()
     assert version in wanted.specifier
     assert f"3.{python}" in Requirement(f"python{PROJECT['requires-python']}").specifier
