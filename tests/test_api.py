@@ -52,7 +52,9 @@ def test_every_cell_has_a_row_for_every_sample(result):
 
 
 def test_what_is_stored_is_not_computed_again(result, questions, root, monkeypatch):
-    monkeypatch.setattr("indexmem.evaluate.local.evaluate_here", lambda *_: pytest.fail("evaluated again"))
+    monkeypatch.setattr(
+        "indexmem.evaluate.cell.CellEvaluator.load", lambda *_: pytest.fail("the model is loaded again")
+    )
     assert grid(questions, root).rows.equals(result.rows)
 
 

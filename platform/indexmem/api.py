@@ -227,9 +227,6 @@ def _evaluate_in_process(experiment: Experiment, planned: GridPlan, progress: bo
     from indexmem.evaluate.local import evaluate_here
     from indexmem.provenance import provenance
 
-    todo = sum(int(missing_SC.sum()) for missing_SC in planned.missing().values())
-    if not todo:
-        return
     with tqdm(total=planned.row_count, unit="row", desc=experiment.name, disable=not progress) as bar, _one_bar():
         for state in evaluate_here(experiment, planned, provenance()):
             if state.failed:
