@@ -105,7 +105,6 @@ def train_modules(
     UserError for what cannot be trained, before it starts.
     """
     from indexmem.distill.checks import check_distill
-    from indexmem.distill.history import History
 
     said = {"name": name, "model.id": model, "distill.texts": texts, "distill.modules": modules}
     experiment = _experiment(spec, said, settings)
@@ -133,7 +132,7 @@ def train_modules(
                 distill_here(experiment, run, watch)
     import pandas as pd
 
-    return TrainedModules(run.final, pd.DataFrame(History(run.history, experiment.distill.checkpoint_every).read()))
+    return TrainedModules(run.final, pd.DataFrame(run.read_history()))
 
 
 def run_grid(

@@ -10,7 +10,6 @@ from indexmem.commands.training import (
     describe_losses,
     describe_modules,
     mirror_training,
-    read_history,
 )
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
@@ -50,7 +49,7 @@ def distill_spec(experiment: Experiment, *, dry_run: bool = False, address: str 
         if stopped_by is not None:
             say(f"Stopped by {Signals(stopped_by).name}. The same command goes on from the step under way then.")
             return 128 + stopped_by
-    history = read_history(experiment, run)
+    history = run.read_history()
     mirror_training(experiment, run, sink, history)
     trained = read_config(run.final)["trained"]
     say(f"trained {trained['step']} steps, {describe_losses(history)}: {run.final}")

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
-from indexmem.distill.history import History
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import GridPlan, plan
@@ -60,7 +59,7 @@ def write_grid_report(
     retention = grid.store.read(grid.partitions, "retention", cell_ids=grid.cell_ids)
     history: list[dict[str, Any]] = []
     if grid.checkpoint is not None and not experiment.indexer.checkpoint:
-        history = History(DistillRun.of(experiment).history, experiment.distill.checkpoint_every).read()
+        history = DistillRun.of(experiment).read_history()
     out = report_path(experiment)
     return write_report(
         *(experiment, gate.rows, retention, out, history),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from indexmem.commands.report import mirror_grid, report_path
 from indexmem.commands.sweep import sync_sweep
-from indexmem.commands.training import mirror_training, read_history
+from indexmem.commands.training import mirror_training
 from indexmem.config.schema import Experiment
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
@@ -25,7 +25,7 @@ def sync_spec(experiment: Experiment) -> int:
     if experiment.sweep.axes:
         return sync_sweep(experiment)
     run = DistillRun.of(experiment)
-    history = read_history(experiment, run)
+    history = run.read_history()
     grid = plan(experiment)
     rows = grid.rows()
     if not history and not rows.num_rows:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from indexmem.config.schema import Experiment
-from indexmem.distill.history import History, training_status
+from indexmem.distill.history import training_status
 from indexmem.distill.runs import DistillRun
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.eviction.checkpoint import read_config, weights_hash
@@ -15,11 +15,6 @@ from indexmem.models.backbone import inspect
 from indexmem.progress.view import LINE_SECONDS, ProgressView, say
 from indexmem.tracking.distill_runs import Checkpoint
 from indexmem.tracking.mlflow_sink import MlflowSink
-
-
-def read_history(experiment: Experiment, run: DistillRun) -> list[dict[str, Any]]:
-    """What the run's steps measured, one dict a step."""
-    return History(run.history, span=experiment.distill.checkpoint_every).read()
 
 
 def describe_modules(experiment: Experiment) -> list[str]:

@@ -16,6 +16,7 @@ from indexmem.config.reference import without_folders
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import content_hash, run_root
 from indexmem.distill.corpus import open_corpus
+from indexmem.distill.history import History
 from indexmem.eviction.checkpoint import CONFIG, all_weights_hash
 from indexmem.eviction.methods.learned import trained_share
 from indexmem.files import copy_folder
@@ -70,6 +71,10 @@ class DistillRun:
     @property
     def history(self) -> Path:
         return self.folder / "history"
+
+    def read_history(self) -> list[dict[str, Any]]:
+        """What its steps measured, one dict a step."""
+        return History(self.history).read()
 
     @property
     def final(self) -> Path:
