@@ -121,7 +121,9 @@ def test_the_own_pass_counts_as_scoring_and_leaves_the_prefill_as_it_is(monkeypa
     backbone, ids = tiny_backbone(), random_ids(LENGTH)
     plain = prefill(backbone, ids, {}, sinks=4)
     read = [0]  # a clock that counts tokens through the first layer, no seconds, which other processes take
-    backbone.model.model.layers[0].mlp.register_forward_pre_hook(lambda _, given: read.append(read[-1] + given[0].shape[1]))
+    backbone.model.model.layers[0].mlp.register_forward_pre_hook(
+        lambda _, given: read.append(read[-1] + given[0].shape[1])
+    )
     monkeypatch.setattr(Stopwatch, "_now", lambda watch: float(read[-1]))
     before = [{*vars(module), *module._modules} for module in backbone.model.modules()]
     done = prefill(backbone, ids, {"kvzip": KVzip(), "again": KVzip()}, sinks=4)
