@@ -36,7 +36,7 @@ def root(tmp_path_factory):
 
 def grid(questions, root, **changes):
     arguments = {"methods": METHODS, "benchmarks": [questions], "ratios": [0.5], "samples": 3, "length": 256}
-    settings = {"run.root": root, "grid.max_new_tokens": 4}
+    settings = {"run.root": root, "grid.max_new_tokens": 4, "tracking.enabled": False}
     return indexmem.run_grid("testbed", settings=settings, progress=False, **(arguments | changes))
 
 
@@ -56,6 +56,11 @@ def test_what_is_stored_is_not_computed_again(result, questions, root, monkeypat
         "indexmem.evaluate.cell.CellEvaluator.load", lambda *_: pytest.fail("the model is loaded again")
     )
     assert grid(questions, root).rows.equals(result.rows)
+
+
+def test_on_ray_what_is_to_be_done_is_planned_once(result, questions, root, monkeypatch):
+    monkeypatch.setattr("indexmem.commands.evaluate.plan", lambda *_, **__: pytest.fail("planned again"))
+    assert grid(questions, root, on_ray=True).rows.equals(result.rows)
 
 
 @pytest.fixture

@@ -174,9 +174,9 @@ def run_grid(
     planned = plan(experiment)
     check_writable(run_root(experiment))
     if on_ray:
-        from indexmem.commands.evaluate import evaluate_spec
+        from indexmem.commands.evaluate import evaluate_plan
 
-        _finished(evaluate_spec(experiment))
+        _finished(evaluate_plan(experiment, planned))
     else:
         _evaluate_in_process(experiment, planned, progress)
     return GridResult(experiment, planned, planned.rows())

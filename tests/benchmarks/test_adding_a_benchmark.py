@@ -57,6 +57,22 @@ def test_it_works_from_a_file(tmp_path):
     assert build_hash(edited, build()) != before
 
 
+def test_its_class_does_without_a_factory(tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "lockers.py").write_text(f"from __future__ import annotations\n{blocks[0]}")
+    name = f"{tmp_path}/lockers.py:Lockers"
+    (benchmark,) = make_benchmarks([BenchmarkConfig(name=name, params={"first": 7, "name": "lockers"})])
+    (sample,) = benchmark.samples(1, build())
+    assert sample.context.startswith("Locker 7 holds ")
+    assert benchmark.code
+    with pytest.raises(
+        UserError, match=r"first: Input should be a valid integer.*Settings: name: str, version: int = 1"
+    ):
+        make_benchmarks([BenchmarkConfig(name=name, params={"first": "x", "name": "lockers"})])
+    with pytest.raises(UserError, match="code: Unexpected keyword argument"):
+        make_benchmarks([BenchmarkConfig(name=name, params={"first": 7, "name": "lockers", "code": "mine"})])
+
+
 def test_the_example_lines_are_good_ones(tmp_path):
     lines = re.findall(r"```json\n(.*?)\n```", PAGE, re.DOTALL)
     (tmp_path / "mine.jsonl").write_text("\n".join(lines))

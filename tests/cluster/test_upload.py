@@ -7,6 +7,7 @@ import yaml
 
 from indexmem.cluster.job import job_of
 from indexmem.cluster.upload import check_size, plan_upload
+from indexmem.commands.submit import Submission, submit_spec
 from indexmem.config.load import load
 from indexmem.errors import UserError
 
@@ -110,3 +111,24 @@ def test_files_of_benchmarks_travel(folder, monkeypatch):
     (folder / "job").mkdir()
     upload.write(folder / "job")
     assert (folder / "job" / path).read_text() == (folder / "mine.jsonl").read_text()
+
+
+def plan_job(experiment, *, send_files=True):
+    how = {"address": None, "if_running": "join", "follow": False, "send_code": True, "installer": None}
+    return submit_spec("eval", experiment, Submission(**how, send_files=send_files, variables={}, dry_run=True))
+
+
+def test_scorers_that_rows_name_travel_or_are_refused(folder, capsys, monkeypatch):
+    (folder / "acme_scores").mkdir()
+    for place in ("acme_scores/__init__.py", "mine.py"):
+        (folder / place).write_text("def half(answer, right):\n    return 0.5\n")
+    monkeypatch.syspath_prepend(str(folder))
+    (folder / "own.yaml").write_text("grid: {benchmarks: [{name: jsonl, params: {path: mine.jsonl}}]}\n")
+    row = '{"context": "a", "question": "b", "answers": ["c"], "metric": "%s"}\n'
+    (folder / "mine.jsonl").write_text(row % "exact" + row % "acme_scores:half")
+    assert plan_job(load("own.yaml")) == 0
+    assert f"{folder}/acme_scores as an importable package" in capsys.readouterr().err
+    (folder / "mine.jsonl").write_text(row % f"{folder}/mine.py:half")
+    with pytest.raises(UserError, match=r"mine\.py:half, and the job does not bring it\. Write it for all rows"):
+        plan_job(load("own.yaml"))
+    assert plan_job(load("own.yaml"), send_files=False) == 0

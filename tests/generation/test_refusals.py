@@ -49,9 +49,13 @@ def test_what_is_no_model():
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"num_beams": 2}, "beam search"), ({"prompt_lookup_num_tokens": 2}, "assisted generation")],
+    [
+        ({"num_beams": 2}, "beam search"),
+        ({"prompt_lookup_num_tokens": 2}, "assisted generation"),
+        ({"prefill_chunk_size": 16}, "leave out prefill_chunk_size"),
+    ],
 )
-def test_generation_that_takes_tokens_back(settings, message):
+def test_ways_of_generation_that_it_cannot_serve(settings, message):
     model = plain()
     with pytest.raises(UserError, match=message):
         generated(model, IndexMemCache(model, "keydiff", 0.5), padded([random_ids(40) * 2]), **settings)

@@ -1,12 +1,13 @@
-"""A wheel of somebody's own package, installed beside ours: grid, sweep, submit and nightly take what is in it."""
+"""A wheel of somebody's own package in a fresh environment: grid, sweep, submit and nightly take what is in it."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
+import sysconfig
 import zipfile
 from pathlib import Path
+from venv import EnvBuilder
 
 import pytest
 import yaml
@@ -39,6 +40,8 @@ from indexmem.benchmarks.scorers import string_match_all
 
 @dataclass(frozen=True, kw_only=True)
 class Echo(Benchmark):
+    """Says the first number again."""
+
     name: str = "echo"
     max_new_tokens: int = 4
     protocol: str = "acme"
@@ -54,10 +57,6 @@ class Echo(Benchmark):
 
     def ingredients(self, build):
         return {"words": self.words}
-
-def echo(*, words: int = 40):
-    """Says the first number again."""
-    return Echo(words=words)
 '''
 MEMORIES = '''
 import torch
@@ -84,7 +83,7 @@ class MeanMemory(LatentMemory):
 ENTRY_POINTS = """[indexmem.methods]
 key_variance = acme.methods:KeyVariance
 [indexmem.benchmarks]
-echo = acme.benchmarks:echo
+echo = acme.benchmarks:Echo
 [indexmem.memories]
 mean = acme.memories:MeanMemory
 """
@@ -92,7 +91,7 @@ MODULES = {"methods": METHODS, "helpers": HELPERS, "benchmarks": BENCHMARKS, "me
 
 
 def wheel(folder: Path) -> Path:
-    """A wheel is an archive; building one of setuptools would need an index."""
+    """A wheel is an archive; a build backend would have to be downloaded."""
     path, info = folder / "acme_eviction-1.0-py3-none-any.whl", "acme_eviction-1.0.dist-info"
     files = {f"acme/{name}.py": text for name, text in MODULES.items()} | {
         f"{info}/METADATA": "Metadata-Version: 2.1\nName: acme-eviction\nVersion: 1.0\n",
@@ -106,12 +105,24 @@ def wheel(folder: Path) -> Path:
     return path
 
 
+def packages(place: Path) -> Path:
+    return Path(sysconfig.get_path("purelib", "venv", {"base": str(place / "venv")}))
+
+
+def install(place: Path) -> None:
+    """The wheel, into a fresh environment; ours and what it needs come from this one, so that nothing is downloaded."""
+    EnvBuilder(with_pip=True).create(place / "venv")
+    here = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+    (packages(place) / "here.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in here))
+    done = run(place, "-m", "pip", "install", "-q", "--no-index", "--no-deps", str(wheel(place)))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with a spec, and the package installed into `site`, which only this module's processes see."""
+    """A folder with a spec, and an environment into which the package is installed."""
     folder = tmp_path_factory.mktemp("acme")
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", str(folder / "site")]
-    subprocess.run([*pip, str(wheel(folder))], check=True)
+    install(folder)
     save_tiny_model(folder / "model")
     (folder / "text.txt").write_text(TEXT)
     stages = {"warmup": 1, "stable": 2, "decay": 1, "peak_lr": 0.01, "final_lr": 0.001}
@@ -143,19 +154,14 @@ def place(tmp_path_factory):
     return folder
 
 
-def run(place: Path, *words: str, installed: bool = True) -> subprocess.CompletedProcess[str]:
-    paths = [str(place / "site")] if installed else []
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, os.environ["PYTHONPATH"]])}
-    environment.pop("RAY_ADDRESS", None)
-    return subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, timeout=300)
+def run(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`words` behind the environment's `python`."""
+    variables = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    command = [place / "venv" / "bin" / "python", *words]
+    return subprocess.run(command, cwd=place, env=variables, capture_output=True, text=True, timeout=300)
 
 
-def python(place: Path, code: str) -> str:
-    done = run(place, sys.executable, "-c", code)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
+TRAIN = 'import indexmem; indexmem.train_modules(spec="spec.yaml", progress=False)'
 GRID = """
 import indexmem
 result = indexmem.run_grid(spec="spec.yaml", progress=False)
@@ -164,35 +170,32 @@ print(len(set(result.plan.cell_ids)), *sorted(result.plan.cell_ids))
 print(*result.plan.methods)
 print(" ".join(result.table().split()))
 """
+LISTS = """
+from indexmem.cli import main
+assert main(["methods"]) == main(["benchmarks"]) == 0
+assert main(["eval", "spec.yaml", "grid.methods=[key_varianc]", "--dry-run"]) == 2
+"""
 
 
 def test_a_grid_trains_its_memory_evaluates_and_knows_edited_sources(place):
-    python(place, 'import indexmem; indexmem.train_modules(spec="spec.yaml", progress=False)')
-    first = python(place, GRID)
+    done = run(place, "-c", TRAIN + GRID + LISTS)
+    assert done.returncode == 0, done.stderr[-3000:]
+    first = done.stdout
     labels = "full knorm key_variance key_variance+memory acme.methods:KeyVariance(power=-1.0,share=model)"
     assert f"\n{labels}\n" in first
     assert "of other code" not in first
-    helper = place / "site" / "acme" / "helpers.py"
-    helper.write_text(f"# a comment changes nothing\n{HELPERS}")
-    assert python(place, GRID) == first
+    assert "acme-eviction 1.0 (acme.methods:KeyVariance)" in first
+    assert "Variance of the key" in first
+    assert "acme-eviction 1.0 (acme.benchmarks:Echo)" in first
+    assert "Did you mean 'key_variance'?" in done.stderr
+    helper = packages(place) / "acme" / "helpers.py"
     helper.write_text(HELPERS.replace("var(", "std("))
-    python(place, 'import indexmem; indexmem.train_modules(spec="spec.yaml", progress=False)')
-    second = python(place, GRID)
-    old, new = (set(said.splitlines()[0].split()[1:]) for said in (first, second))
+    edited = run(place, "-c", TRAIN + GRID)
+    assert edited.returncode == 0, edited.stderr[-3000:]
+    old, new = (set(said.splitlines()[0].split()[1:]) for said in (first, edited.stdout))
     assert len(old & new) == 2, "the cells of full and knorm are those of before"
-    assert "key_variance: 2 more rows are stored under this name, of other code" in second
+    assert "key_variance: 2 more rows are stored under this name, of other code" in edited.stdout
     helper.write_text(HELPERS)
-
-
-def test_the_lists_say_where_it_comes_from(place):
-    listed = run(place, sys.executable, "-m", "indexmem", "methods").stdout
-    assert "acme-eviction 1.0 (acme.methods:KeyVariance)" in listed
-    assert "Variance of the key" in listed
-    listed = run(place, sys.executable, "-m", "indexmem", "benchmarks").stdout
-    assert "acme-eviction 1.0 (acme.benchmarks:echo)" in listed
-    wrong = run(place, sys.executable, "-m", "indexmem", "eval", "spec.yaml", "grid.methods=[key_varianc]", "--dry-run")
-    assert wrong.returncode == 2
-    assert "Did you mean 'key_variance'?" in wrong.stderr
 
 
 TRIALS = ("grid.methods=[key_variance]", "distill.modules=[indexer]", "sweep.axes.eviction.sinks=[2, 4]")
@@ -201,9 +204,9 @@ TRIALS = ("grid.methods=[key_variance]", "distill.modules=[indexer]", "sweep.axe
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_sweep_and_a_night_take_it(place):
-    done = run(place, sys.executable, "-m", "indexmem", "sweep", "spec.yaml", *TRIALS)
+    done = run(place, "-m", "indexmem", "sweep", "spec.yaml", *TRIALS)
     assert done.returncode == 0, done.stderr[-3000:]
-    done = run(place, sys.executable, "-m", "indexmem", "nightly", "run", "night.yaml")
+    done = run(place, "-m", "indexmem", "nightly", "run", "night.yaml")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Page: " in done.stdout
 
@@ -213,8 +216,8 @@ def test_a_sweep_and_a_night_take_it(place):
 def test_a_job_brings_the_package_to_nodes_that_lack_it(place, tmp_path):
     here = "grid.methods=[full, key_variance]"
     with head_node(tmp_path / "head.log") as head:
-        command = [sys.executable, "-m", "indexmem", "submit", "eval", "spec.yaml", here, "run.root=" + str(tmp_path)]
-        done = run(place, *command, "--follow", f"--address={head.jobs}")
+        command = ["submit", "eval", "spec.yaml", here, f"run.root={tmp_path}", "--follow", f"--address={head.jobs}"]
+        done = run(place, "-m", "indexmem", *command)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert f"sent with it: {place / 'site' / 'acme'}" in done.stderr
+    assert f"sent with it: {packages(place) / 'acme'}" in done.stderr
     assert "key_variance " in done.stdout

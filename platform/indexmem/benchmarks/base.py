@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from indexmem.config.spec import content_hash
+from indexmem.plugins.load import Found
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -90,6 +91,10 @@ class Benchmark(ABC):
     @abstractmethod
     def ingredients(self, build: BuildContext) -> Mapping[str, Any]:
         """JSON-like content, beyond what every benchmark depends on, that decides the samples."""
+
+    def named_by_rows(self) -> Iterable[Found]:
+        """Somebody's own code that rows of data name, which a job has to bring along; none by default."""
+        return ()
 
     def generation_limit(self, build: BuildContext) -> int:
         """New tokens that an answer may take."""

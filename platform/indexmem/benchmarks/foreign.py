@@ -1,17 +1,18 @@
-"""Benchmarks of somebody's own package or file: factories as ours are."""
+"""Benchmarks of somebody's own package or file: factories as ours are, or a class whose fields are the settings."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import is_dataclass, replace
+from inspect import signature
+from typing import Any, get_type_hints
 
 from indexmem.benchmarks.base import Benchmark
 from indexmem.errors import UserError
 from indexmem.plugins.load import Found, find
 
-EXPECTED = "a function that returns a Benchmark or several (indexmem.benchmarks.base)"
+EXPECTED = "a Benchmark (indexmem.benchmarks.base): its class, or a function that returns one or several"
 
 
 def foreign_factory(name: str) -> Callable[..., Sequence[Benchmark]] | None:
@@ -19,8 +20,8 @@ def foreign_factory(name: str) -> Callable[..., Sequence[Benchmark]] | None:
     found = find("benchmarks", name)
     if found is None:
         return None
-    if not callable(found.value) or isinstance(found.value, type):
-        raise UserError(f"'{name}' is no function. Expected {EXPECTED}.")
+    if not callable(found.value):
+        raise UserError(f"'{name}' is no function and no class. Expected {EXPECTED}.")
     return _checked(found, name)
 
 
@@ -40,4 +41,15 @@ def _checked(found: Found, name: str) -> Callable[..., Sequence[Benchmark]]:
             raise UserError(f"'{name}' returned {type(made).__name__}. Expected {EXPECTED}.")
         return [replace(each, code=found.code) for each in several]
 
+    if isinstance(found.value, type):
+        _take_fields(factory, found.value)
     return factory
+
+
+def _take_fields(factory: Any, kind: type[Any]) -> None:
+    """Let a class' factory take what its constructor takes, but for what the registry sets."""
+    taken = signature(kind)
+    factory.__signature__ = taken.replace(
+        parameters=[each for each in taken.parameters.values() if each.name != "code"]
+    )
+    factory.__annotations__ = get_type_hints(kind if is_dataclass(kind) else kind.__init__)

@@ -21,15 +21,24 @@ from indexmem.tracking.mlflow_store import public
 
 
 def evaluate_spec(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
-    """Evaluate the grid, publish it, write the report, print the table.
+    """Evaluate the grid, publish it, write the report, print the table; a dry run says what would be done.
+
+    Exit codes as of `evaluate_plan`.
+    """
+    grid = plan(experiment, require_checkpoint=not dry_run)
+    if dry_run:
+        print_plan(experiment, grid)
+        return 0
+    return evaluate_plan(experiment, grid, address)
+
+
+def evaluate_plan(experiment: Experiment, grid: GridPlan, address: str | None = None) -> int:
+    """What `evaluate_spec` does with a planned grid.
 
     1 when some rows failed, NOT_RANKED when the full cache is below its floor, 128 + the signal's number when one ended
     the run early.
     """
-    grid = plan(experiment, require_checkpoint=not dry_run)
     rows = print_plan(experiment, grid)
-    if dry_run:
-        return 0
     check_writable(run_root(experiment))
     if rows:
         from indexmem.evaluate.fanout import evaluate_on_ray

@@ -5,19 +5,24 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from indexmem.cluster.job import PACKAGE, Job, environment, job_of, parse_variables
 from indexmem.cluster.packages import packages_of
 from indexmem.cluster.upload import Upload, check_size, plan_upload
 from indexmem.config.schema import Experiment
+from indexmem.errors import UserError
+from indexmem.plugins.load import Found
 from indexmem.plugins.named import own_code
 from indexmem.progress.view import say
 from indexmem.tracking.run_tags import DASHBOARD_VARIABLE
+
+if TYPE_CHECKING:
+    from indexmem.benchmarks.base import Benchmark
 
 
 @dataclass(frozen=True)
@@ -66,9 +71,10 @@ def submit_spec(verb: str, experiment: Experiment, how: Submission) -> int:
     With `follow` the exit code is that of the job. Raises UserError for what can be known to be wrong with the spec
     before anything is sent.
     """
-    check_submitted(verb, experiment)
+    benchmarks = check_submitted(verb, experiment)
     upload = plan_upload(experiment, send_files=how.send_files)
-    packages = packages_of(own_code(experiment).values()) if how.send_code else ()
+    named = [*own_code(experiment).values(), *code_of_rows(benchmarks, stays=not how.send_files)]
+    packages = packages_of(named) if how.send_code else ()
     size = check_size([*upload.files.values(), *packages, *([PACKAGE] if how.send_code else [])])
     job = job_of(verb, upload, packages)
     if how.dry_run:
@@ -104,23 +110,43 @@ def follow_job(address: str | None, submission: str) -> int:
     return job_server.job_exit_code(details)
 
 
-def check_submitted(verb: str, experiment: Experiment) -> None:
-    """Raises UserError for methods and benchmarks that do not exist. The model need not be on this machine."""
+def check_submitted(verb: str, experiment: Experiment) -> Sequence[Benchmark]:
+    """The benchmarks that are asked. The model need not be on this machine.
+
+    Raises UserError for methods and benchmarks that do not exist.
+    """
     if verb == "sweep":
         from indexmem.sweep.space import Space
 
         Space.of(experiment)
     if verb == "distill":
-        return
+        return ()
     from indexmem.benchmarks.registry import make_benchmarks
     from indexmem.evaluate.checks import check_budgets, check_eviction
     from indexmem.eviction.methods.registry import entry_of
 
-    make_benchmarks(experiment.grid.benchmarks)
+    benchmarks = make_benchmarks(experiment.grid.benchmarks)
     for method in experiment.grid.methods:
         entry_of(method)
     check_eviction(experiment.eviction, experiment.indexer, experiment.grid.methods)
     check_budgets(experiment.eviction, experiment.grid)
+    return benchmarks
+
+
+def code_of_rows(benchmarks: Iterable[Benchmark], *, stays: bool) -> list[Found]:
+    """What rows of data name themselves. `stays`: the nodes have the files under the same paths.
+
+    Raises UserError for code in a file that the job would not find.
+    """
+    found = [each for benchmark in benchmarks for each in benchmark.named_by_rows()]
+    for each in found:
+        place, name = each.reference.place, each.reference.attribute
+        if each.reference.in_file and not (stays and os.path.isabs(place)):
+            raise UserError(
+                f"Rows of a benchmark's file name the scorer {place}:{name}, and the job does not bring it. Write it "
+                f"for all rows in the spec, params: {{metric: '{place}:{name}'}}, or name it as PACKAGE.MODULE:NAME."
+            )
+    return found
 
 
 def _say_plan(job: Job, upload: Upload, size: int, brought: Mapping[str, Any]) -> None:

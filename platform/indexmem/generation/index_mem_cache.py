@@ -29,7 +29,7 @@ from indexmem.eviction.modules_source import local_or_downloaded
 from indexmem.generation.first_pass import FirstPass
 from indexmem.generation.held_rows import HeldRows
 from indexmem.generation.new_columns import NewColumns
-from indexmem.generation.passes import Keywords, WatchedCache, our_attention, watch
+from indexmem.generation.passes import Keywords, WatchedCache, our_attention, reads_in_chunks, watch
 from indexmem.generation.settings import MethodName, budget_of, geometry_of, method_of
 from indexmem.models.attention import tapping
 from indexmem.models.geometry import attention_kinds
@@ -102,6 +102,10 @@ class IndexMemCache(WatchedCache):
             raise UserError("A pass over this IndexMemCache did not finish. Empty it with reset(), and read anew.")
         if kwargs.get("pixel_values") is not None:
             raise UserError("IndexMemCache reads text alone, and there are images among the inputs.")
+        if self._held is None and reads_in_chunks():
+            raise UserError(
+                "IndexMemCache reads a context in one pass, which it then evicts from: leave out prefill_chunk_size."
+            )
         reading = NewColumns.of(kwargs, self._read_RS)
         done = reading.arguments(kwargs)
         with torch.inference_mode(False), torch.no_grad(), ExitStack() as borrowed:

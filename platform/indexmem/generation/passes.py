@@ -6,6 +6,7 @@ other cache.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from inspect import signature
 from typing import Any
 
 from torch import nn
-from transformers import Cache, PreTrainedModel
+from transformers import Cache, GenerationMixin, PreTrainedModel
 
 from indexmem.models.attention import ATTENTION_NAME, register_attention
 
@@ -68,6 +69,16 @@ class _Watch:
         cache, self._open = self._open, None
         assert cache is not None
         return cache.end(output)
+
+
+def reads_in_chunks() -> bool:
+    """Whether this is called below a `generate` with prefill_chunk_size, of which it tells neither model nor cache."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code is GenerationMixin._prefill.__code__:
+            return frame.f_locals["generation_config"].prefill_chunk_size is not None
+    return False
 
 
 @contextmanager

@@ -8,9 +8,8 @@ from types import MappingProxyType
 from indexmem.benchmarks.longbench.metrics import code_similarity, qa_f1, qa_f1_zh, rouge_l, rouge_l_zh
 from indexmem.benchmarks.maths.boxed import as_integer, last_boxed
 from indexmem.benchmarks.scorers import string_match_all, string_match_part
-from indexmem.config.reference import without_folders
 from indexmem.errors import UserError
-from indexmem.plugins.load import find, unknown_name
+from indexmem.plugins.load import Found, find, unknown_name
 
 Scorer = Callable[[str, Sequence[str]], float]
 
@@ -69,10 +68,10 @@ def whole(metric: str) -> Scorer | None:
     return scorer
 
 
-def code_of_metrics(metrics: Iterable[str]) -> dict[str, str]:
-    """Metric -> hash of its source, of those that are not ours."""
+def own_scorers(metrics: Iterable[str]) -> dict[str, Found]:
+    """Those of `metrics` that are not ours."""
     found = {metric: find("scorers", metric) for metric in sorted(set(metrics) - set(METRICS))}
-    return {str(without_folders(metric)): own.code for metric, own in found.items() if own is not None}
+    return {metric: own for metric, own in found.items() if own is not None}
 
 
 def score(metric: str, match: str, prediction: str, answers: Sequence[str]) -> float:

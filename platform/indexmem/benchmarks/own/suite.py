@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -10,13 +10,15 @@ from pydantic import Field, PositiveInt
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
 from indexmem.benchmarks.own.choice import chosen, letters_of, option_lines
-from indexmem.benchmarks.own.metrics import code_of_metrics, score, whole
+from indexmem.benchmarks.own.metrics import own_scorers, score, whole
 from indexmem.benchmarks.own.rows import OwnRows
 from indexmem.benchmarks.rows import BenchmarkRow
 from indexmem.config.reference import without_folders
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
+from indexmem.files import expanded
 from indexmem.models.prompt import PromptFormat, encode
+from indexmem.plugins.load import Found
 
 Match = Literal["any", "all"]
 
@@ -61,9 +63,15 @@ class JsonlBenchmark(Benchmark):
             defaults["metric"] = self.metric
         if any(row.get("match") is None and whole(self._metric(row)) is None for row in plain) and self.match != "any":
             defaults["match"] = self.match
-        if codes := code_of_metrics(map(self._metric, plain)):
-            defaults["scorers"] = codes
+        if own := own_scorers(map(self._metric, plain)):
+            defaults["scorers"] = {metric: found.code for metric, found in own.items()}
         return {"rows": content_hash(self.own.rows)} | without_folders(defaults)
+
+    def named_by_rows(self) -> Iterable[Found]:
+        """Scorers of rows that name their own, where the file is on this machine."""
+        if not expanded(self.own.path).is_file():
+            return ()
+        return own_scorers(row["metric"] for row in self.own.rows if row.get("metric")).values()
 
     def _metric(self, row: BenchmarkRow) -> str:
         return str(row.get("metric") or self.metric)
