@@ -11,8 +11,7 @@ SPEC ?= sweeps/quickstart.yaml
 .PHONY: quickstart test test-slow lint docs ui assets env clean
 
 quickstart: env  ## train an indexer, compare it with other methods, write the report
-	$(BIN)/python jobs/distill.py $(SPEC)
-	$(BIN)/python jobs/eval_grid.py $(SPEC)
+	$(BIN)/indexmem run $(SPEC)
 
 # Much of the suite waits for processes of its own to start, so two tests at a time take two cores.
 test: env  ## the whole suite but what takes minutes

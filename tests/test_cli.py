@@ -63,7 +63,7 @@ MISTAKES = {
         ["grid.methods=[full, indexer]", "indexer.checkpoint={folder}/foreign"],
         "was trained for another geometry (layers: trained for 5, model has 3)",
     ),
-    "no checkpoint": ("eval", ["grid.methods=[full, indexer]"], "Run `python jobs/distill.py SPEC` first"),
+    "no checkpoint": ("eval", ["grid.methods=[full, indexer]"], "Use `indexmem run SPEC`, which trains"),
     "empty text folder": ("distill", ["distill.texts=[{folder}/empty]"], "empty"),
     "empty haystack": ("eval", ["grid.haystack={folder}/empty"], "empty"),
     "prompt longer than the context": ("eval", ["grid.length=4096"], "model's context of 1024 tokens"),

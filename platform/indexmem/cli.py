@@ -53,6 +53,12 @@ def _distill(arguments: Arguments) -> int:
     return distill_spec(_spec(arguments), dry_run=arguments.dry_run, address=arguments.address)
 
 
+def _run(arguments: Arguments) -> int:
+    from indexmem.commands.run import run_spec
+
+    return run_spec(_spec(arguments), dry_run=arguments.dry_run, address=arguments.address)
+
+
 def _sweep(arguments: Arguments) -> int:
     from indexmem.commands.sweep import sweep_spec
 
@@ -184,8 +190,9 @@ NIGHT = (
     argument("--dry-run", action="store_true", help="print the night's steps; start nothing"),
     ADDRESS,
 )
+VERBS = ("run", "distill", "pretrain", "eval", "sweep", "report", "sync")
 SUBMIT = (
-    argument("command", choices=("distill", "pretrain", "eval", "sweep", "report", "sync"), help="what the job does"),
+    argument("command", choices=VERBS, help="what the job does"),
     *SPEC,
     argument("--address", help="job server; default: RAY_API_SERVER_ADDRESS, else http://127.0.0.1:8265"),
     argument("--follow", action="store_true", help="print the job's log until it ends, and end as it did"),
@@ -220,6 +227,7 @@ UI = (
 )
 ANY_WORDS = (argument("words", nargs=argparse.REMAINDER),)
 COMMANDS = (
+    Command("run", "do all that a spec describes: train what its grid needs, evaluate, report", _run, ON_RAY),
     Command("distill", "train the spec's indexer (Ray Train)", _distill, ON_RAY),
     Command("pretrain", None, _pretrain_moved, ANY_WORDS),
     Command("sweep", "search for good settings: train and evaluate trials (Ray Tune)", _sweep, ON_RAY),

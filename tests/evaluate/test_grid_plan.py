@@ -33,7 +33,7 @@ def spec(tmp_path, *overrides: str, model: str = "Qwen/Qwen3-8B") -> Experiment:
         samples=500,
     )
     base = Experiment(name="outline", model=ModelConfig(id=model, dtype="bfloat16"), grid=grid)
-    return with_overrides(base, [f"run.root={tmp_path}", *overrides])
+    return with_overrides(base, [f"run.root={tmp_path}", "distill.modules=[indexer, memory]", *overrides])
 
 
 def test_an_outline_counts_what_would_be_done(tmp_path, capsys):
@@ -61,7 +61,7 @@ def test_an_outline_is_checked_like_any_plan(tmp_path):
 
 def test_only_a_dry_run_takes_published_sizes(tmp_path):
     with pytest.raises(AssertionError, match="asks nobody"):
-        plan(spec(tmp_path), require_checkpoint=True)
+        plan(spec(tmp_path, "grid.methods=[full, snapkv]"), require_checkpoint=True)
     with pytest.raises(AssertionError, match="asks nobody"):
         plan(spec(tmp_path, model="some/unknown-model"), require_checkpoint=False)
 

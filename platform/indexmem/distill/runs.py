@@ -39,6 +39,11 @@ LATER: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 STREAM_VERSION = 2  # of distill/data.py; raise when the same texts give other micro-batches
 
 
+def runs_folder(experiment: Experiment) -> Path:
+    """Where all trainings of the spec's run root lie."""
+    return run_root(experiment) / "distill"
+
+
 @dataclass(frozen=True)
 class DistillRun:
     id: str
@@ -66,7 +71,7 @@ class DistillRun:
         code = code_named(names_of_memory(experiment))
         identity |= {"code": code} if code else {}
         name = content_hash(identity)
-        return cls(name, run_root(experiment) / "distill" / name)
+        return cls(name, runs_folder(experiment) / name)
 
     @property
     def history(self) -> Path:

@@ -16,7 +16,6 @@ from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.budget import NOTHING_EVICTED
 from indexmem.config.schema import Experiment, GridConfig, MethodConfig
 from indexmem.config.spec import cache_folder, content_hash, run_root
-from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.evaluate.checks import (
     check_budgets,
@@ -25,14 +24,13 @@ from indexmem.evaluate.checks import (
     check_layers_alike,
     check_model,
     check_parameters,
-    check_trained_shape,
 )
+from indexmem.evaluate.modules import check_modules, modules_for
 from indexmem.evaluate.version import ENGINE_VERSION
 from indexmem.evaluate.work import GridCell, Mask
 from indexmem.eviction.footprint import Footprint
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import FULL_CACHE, make_method, needs_training
-from indexmem.models.assets import modules_folder
 from indexmem.models.backbone import inspect, is_at_hand, load_tokenizer, model_fingerprint
 from indexmem.models.geometry import KNOWN_GEOMETRIES, Geometry
 from indexmem.results import other_code
@@ -121,6 +119,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
         raise UserError("grid.benchmarks is empty. Example: grid.benchmarks='[niah_single_1]'")
     check_eviction(experiment.eviction, experiment.indexer, grid.methods)
     check_budgets(experiment.eviction, grid)
+    check_modules(experiment, require=require_checkpoint)
     benchmarks = make_benchmarks(grid.benchmarks)
     check_floor(grid, [benchmark.name for benchmark in benchmarks])
     known = KNOWN_GEOMETRIES.get(experiment.model.id)
@@ -132,7 +131,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
             f"grid.length={grid.length} is more than the model's context of {geometry.max_positions} tokens. "
             f"Use grid.length={geometry.max_positions} or less."
         )
-    checkpoint = None if outline else _checkpoint(experiment, require_checkpoint)
+    checkpoint = None if outline else modules_for(experiment, require=require_checkpoint)
     context = MethodContext.of(experiment, geometry, checkpoint)
     origins = {}
     for config in grid.methods:
@@ -212,23 +211,3 @@ def _placeholders(benchmarks: Sequence[Benchmark], grid: GridConfig) -> tuple[di
         for b in benchmarks
     }
     return dict.fromkeys(samples, NOT_AT_HAND), samples
-
-
-def _checkpoint(experiment: Experiment, required: bool) -> str | None:
-    """Folder of the spec's indexer: the one named, else the one that its own distillation left."""
-    learned = [method.label for method in experiment.grid.methods if needs_training(method)]
-    if not learned:
-        return None
-    if experiment.indexer.checkpoint:
-        folder = str(modules_folder(experiment.indexer.checkpoint))
-        check_trained_shape(experiment.indexer, folder)
-        return folder
-    run = DistillRun.of(experiment)
-    if run.finished:
-        return str(run.final)
-    if required:
-        raise UserError(
-            f"The grid compares {', '.join(learned)}, but this spec's modules are not trained yet ({run.final}). "
-            "Run `python jobs/distill.py SPEC` first, or set indexer.checkpoint=FOLDER."
-        )
-    return None

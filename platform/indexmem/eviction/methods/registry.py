@@ -21,6 +21,7 @@ from kvpress import (
 
 from indexmem.config.schema import MethodConfig
 from indexmem.errors import UserError
+from indexmem.eviction.memory.stack import module_name
 from indexmem.eviction.methods.adakv import (
     AdaKV,
     AdaKVConfig,
@@ -168,10 +169,18 @@ def can_decode(config: MethodConfig) -> bool:
 
 def needs_training(config: MethodConfig) -> bool:
     """Whether the method uses weights that a spec trains, and names no folder of its own to take them from."""
-    if "base" in config.params and needs_training(MethodConfig.model_validate(config.params["base"])):
-        return True
-    trained = config.name in TRAINED_BY_SPEC or config.name == INDEXMEM or config.name.endswith(MEMORY_SUFFIX)
-    return trained and not config.params.get("checkpoint")
+    return bool(trained_modules(config))
+
+
+def trained_modules(config: MethodConfig) -> frozenset[str]:
+    """Names, as in a checkpoint, of the modules that the method takes from what its spec trains."""
+    found: frozenset[str] = frozenset()
+    if "base" in config.params:
+        found = trained_modules(MethodConfig.model_validate(config.params["base"]))
+    if config.params.get("checkpoint"):
+        return found
+    base = base_name(config)
+    return found | ({base} & TRAINED_BY_SPEC) | ({module_name(base)} if base != config.name else set())
 
 
 def base_name(config: MethodConfig) -> str:
