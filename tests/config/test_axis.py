@@ -72,3 +72,19 @@ def test_scores_are_to_be_large_and_all_else_small(tmp_path):
     (tmp_path / "spec.yaml").write_text("name: x")
     spec = load(tmp_path / "spec.yaml", ["sweep.objectives=[score/indexer/r0.75, bytes, {metric: ms, mode: max}]"])
     assert [objective.mode for objective in spec.sweep.objectives] == ["max", "min", "max"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "left"),
+    [
+        (["sweep.axes={}"], set()),
+        (["sweep.axes={}", "sweep.axes.indexer.heads=[1]"], {"indexer.heads"}),
+        (["sweep.axes.indexer.dim=null"], {"memory.decay"}),
+    ],
+)
+def test_inherited_axes_are_taken_away(tmp_path, overrides, left):
+    (tmp_path / "base.yaml").write_text("sweep: {axes: {indexer.dim: [4, 8], memory.decay: {low: 0.5, high: 1.0}}}")
+    (tmp_path / "spec.yaml").write_text("extends: base.yaml\n")
+    assert set(load(tmp_path / "spec.yaml", overrides).sweep.axes) == left
+    (tmp_path / "empty.yaml").write_text("extends: base.yaml\nsweep: {axes: {}, trials: 3}\n")
+    assert load(tmp_path / "empty.yaml").sweep.axes == {}

@@ -2,13 +2,15 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from indexmem.config.sweep import Objective
 from indexmem.errors import UserError
-from indexmem.results.sweeps import COMPLETE, FAILED, RUNNING, STOPPED, Sweep, SweepFolder, Trial, read_sweeps
+from indexmem.results.sweeps import COMPLETE, FAILED, RUNNING, STOPPED, Spread, Sweep, SweepFolder, Trial, read_sweeps
+from indexmem.tracking.sweep_runs import sweep_note
 
 SCORE, BYTES = Objective(metric="score", mode="max"), Objective(metric="bytes", mode="min")
 AXES = {
@@ -29,13 +31,13 @@ def sweep(*trials, objectives=(SCORE, BYTES), planned=4, name="s"):
 
 
 def test_what_is_written_is_read(tmp_path):
-    written = sweep(trial(1, score=0.5, bytes=3.0), trial(0, FAILED))
+    written = sweep(scored(1, [0.5, 0.5], bytes=3.0), trial(0, FAILED))
     folder = SweepFolder(tmp_path / "sweeps" / written.id)
     folder.write_header(written)
     for item in written.trials:
         folder.write(item)
     (read,) = read_sweeps(tmp_path)
-    assert read == sweep(trial(0, FAILED), trial(1, score=0.5, bytes=3.0))
+    assert read == sweep(trial(0, FAILED), scored(1, [0.5, 0.5], bytes=3.0))
     assert read.trials[0].step == 10
     assert read_sweeps(tmp_path / "nowhere") == []
 
@@ -97,6 +99,39 @@ def test_only_complete_trials_with_all_objectives_are_ranked():
     assert found.best.number == 1
     assert sweep(objectives=(BYTES,)).best is None
     assert sweep(*found.trials[:3], objectives=(BYTES,)).best.number == 0, "of equal ones the first"
+
+
+def scored(number, scores, **costs):
+    spread = {"score": Spread(0.1, 0.9, tuple(score / len(scores) for score in scores))}
+    return replace(trial(number, score=sum(scores) / len(scores), **costs), spread=spread)
+
+
+def test_of_equal_trials_the_cheapest_is_the_best_wherever_it_is_told():
+    equal = [trial(0, score=1.0, bytes=9.0, ms=1.0), trial(1, score=1.0, bytes=3.0, ms=5.0)]
+    found = sweep(*equal, trial(2, score=1.0, bytes=3.0, ms=4.0), trial(3, score=0.5), objectives=(SCORE,))
+    assert [t.number for t in found.ranked] == [2, 1, 0, 3]
+    assert [t.number for t in found.tied] == [1, 0]
+    assert (found.best.number, found.winners[0].number, found.unreported) == (2, 2, ())
+    text = "Not worse than trial 2 by more than noise: trials 1 and 0. None of them holds fewer bytes."
+    assert found.tie_text == text
+    assert text in sweep_note(found)
+
+
+def test_trials_tie_by_a_paired_test_on_their_samples():
+    easy = [1.0] * 30
+    found = sweep(
+        scored(0, easy, bytes=100.0),
+        scored(1, [0.0, *easy[1:]], bytes=25.0),
+        scored(2, [0.0] * 15 + easy[15:], bytes=10.0),
+        trial(3, score=0.99),
+        objectives=(SCORE,),
+    )
+    assert [t.number for t in found.tied] == [1], "two more have no samples to compare, or too few of them right"
+    assert found.tie_text == ("Not worse than trial 0 by more than noise: trial 1. Trial 1 holds 25% of its bytes.")
+    assert found.describe(found.best) == (
+        "trial 0: score 1 [0.1, 0.9] (indexer.dim=4, distill.texts=['a'], memory.decay=0.5)"
+    )
+    assert sweep(*found.trials, objectives=(SCORE, BYTES)).tie_text == "", "a front has no one winner"
 
 
 def test_a_sweep_is_finished_when_all_its_trials_have_ended():

@@ -97,6 +97,13 @@ def test_sync_publishes_what_is_stored(spec_path, capsys):
     said = capsys.readouterr().out
     assert "trial 0: score 0.5 (indexer.dim=2, indexer.share_every=1)\n" in said
     assert "MLflow: " in said
+    best = spec_path.parent / "runs" / "reports" / "experiment-best.yaml"
+    assert f"Best as a spec: {best}" in said
+    spec = load(best)
+    assert (spec.name, spec.indexer.dim, spec.indexer.share_every) == ("experiment-best", 2, 1)
+    assert spec.grid == load(spec_path).grid, "so that an evaluation finds the winner's rows"
+    assert spec.sweep.axes == {}
+    assert main(["eval", str(best), "--dry-run"]) == 0
     assert (spec_path.parent / "runs" / "mlflow.db").is_file()
 
 

@@ -4,9 +4,10 @@ import pyarrow as pa
 import pytest
 from tiny_models import tiny_backbone
 
+from indexmem.config.sweep import Objective
 from indexmem.errors import UserError
 from indexmem.results.schema import ROW_SCHEMA
-from indexmem.sweep.metrics import check_metrics, grid_means, grid_names, training_metrics, training_names
+from indexmem.sweep.metrics import check_metrics, grid_means, grid_names, grid_spreads, training_metrics, training_names
 
 GEOMETRY = tiny_backbone().geometry
 GRID = {"methods": ["full", "indexer", {"name": "snapkv", "params": {"window_size": 8}}], "ratios": [0.5, 0.75]}
@@ -18,8 +19,9 @@ def rows(**cells):
     times = {"prefill_seconds": 1.0, "score_seconds": 0.5, "decode_seconds": 2.0, "decode_batch": 4}
     found = [
         {"method": method, "budget": budget, "benchmark": benchmark, "score": score, **costs, **times}
+        | {"sample_id": f"{benchmark}/{number}", "status": "ok"}
         for (method, budget, benchmark), scores in cells["cells"].items()
-        for score in scores
+        for number, score in enumerate(scores)
     ]
     return pa.Table.from_pylist(found, schema=ROW_SCHEMA)
 
@@ -70,12 +72,41 @@ def test_losses_are_means_over_the_steps_that_have_them(sweep_spec):
             {"axes": {"indexer.scope": ["layer"]}, "objectives": ["score"], "scheduler": "asha"},
             "sweep.asha.metric: 'loss' is not the same quantity in all trials",
         ),
+        (
+            {"axes": {"memory.decay": [0.9, 1.0]}, "objectives": ["score"], "scheduler": "asha"},
+            "sweep.asha.metric: 'loss' does not depend on memory.decay, so that chance would choose between trials. "
+            "Use loss_memory-indexer or loss_worst_layer_memory-indexer, or objectives from the grid",
+        ),
+        (
+            {"axes": {"indexer.floor": [0.1, 0.2], "eviction.sinks": [2, 4]}},
+            "sweep.objectives: 'loss' does not depend on indexer.floor, eviction.sinks",
+        ),
     ],
 )
 def test_metrics_that_do_not_exist_or_compare_are_refused(sweep_spec, sweep, complaint):
     with pytest.raises(UserError) as error:
-        check_metrics(sweep_spec(sweep, grid=GRID), GEOMETRY)
+        check_metrics(sweep_spec(sweep, grid=GRID, distill={"modules": ["indexer", "memory"]}), GEOMETRY)
     assert complaint in str(error.value)
+
+
+def test_one_axis_that_shapes_the_loss_is_enough(sweep_spec):
+    axes = {"memory.decay": [0.9, 1.0], "indexer.share_every": [1, 2]}
+    asha = {"axes": axes, "objectives": ["score"], "scheduler": "asha"}
+    check_metrics(sweep_spec(asha, grid=GRID), GEOMETRY)
+
+
+def test_a_score_is_as_sure_as_its_samples_and_comes_in_their_units():
+    cells = {("full", "0%", "a"): [1.0] * 4, ("full", "0%", "b"): [1.0] * 2}
+    cells |= {("indexer", b, "a"): [1.0, 1.0, 0.0, float(b == "50%")] for b in ("50%", "75%")}
+    cells |= {("indexer", b, "b"): [1.0, 0.0] for b in ("50%", "75%")}
+    table = rows(cells=cells)
+    found = grid_spreads(table, [Objective.model_validate(m) for m in ("score", "score/indexer/r0.75", "bytes")])
+    assert list(found) == ["score", "score/indexer/r0.75"], "bytes are no mean over samples that a test could compare"
+    assert found["score"].units == pytest.approx((0.125, 0.125, 0.0, 0.0625, 0.25, 0.0))
+    for name, spread in found.items():
+        mean = grid_means(table)[name]
+        assert sum(spread.units) == pytest.approx(mean)
+        assert 0 < spread.low < mean < spread.high < 1
 
 
 def test_what_a_loss_measures_may_vary_where_scores_decide(sweep_spec):

@@ -18,6 +18,7 @@ from indexmem.locks.leases import hold
 from indexmem.progress.view import ProgressView, say
 from indexmem.provenance import provenance
 from indexmem.results.sweeps import FAILED, Sweep, Trial
+from indexmem.sweep.best_spec import write_best_spec
 from indexmem.sweep.ledger import Ledger
 from indexmem.sweep.picture import write_sweep_report
 from indexmem.sweep.plan import SweepPlan, plan_sweep
@@ -120,13 +121,18 @@ def _run(
 
 def _finish(experiment: Experiment, sweep: Sweep) -> str | None:
     """Draw, publish and print; where MLflow has it, if it does."""
-    page = write_sweep_report(sweep, run_root(experiment) / "reports")
+    reports = run_root(experiment) / "reports"
+    page, best = write_sweep_report(sweep, reports), write_best_spec(experiment, sweep, reports)
     files = {path.name: path for path in (page, page.with_suffix(".csv"))}
     sink = MlflowSink.open(experiment)
     where = None if sink is None else sink.publish_sweep(experiment, sweep, files)
     for trial in sweep.winners:
         print(sweep.describe(trial))
         print("  " + " ".join(f"'{name}={json.dumps(value)}'" for name, value in trial.params.items()))
+    if sweep.tie_text:
+        print(sweep.tie_text)
+    if best is not None:
+        print(f"Best as a spec: {best}  (for `indexmem eval`, which finds its rows, `indexmem distill`, or a night)")
     if failed := _failed(sweep):
         print(f"{len(failed)} trials failed, the last one: {failed[-1].error}. The same command tries them again.")
     if sweep.unreported:

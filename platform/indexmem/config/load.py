@@ -40,7 +40,7 @@ def load_as(schema: type[Spec], path: str | Path, overrides: Sequence[str] = ())
 
 def raw_spec(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """What a file, the files that it extends and overrides say together, not validated yet."""
-    return _merge(_read(Path(path), seen=()), _parse_overrides(overrides))
+    return _overridden(_read(Path(path), seen=()), overrides)
 
 
 def validate(raw: Mapping[str, Any], source: str) -> Experiment:
@@ -67,18 +67,12 @@ def validate_as(schema: type[Spec], raw: Mapping[str, Any], source: str) -> Spec
 
 def with_overrides(experiment: Experiment, overrides: Sequence[str]) -> Experiment:
     """A re-validated copy with `a.b=c` overrides applied (pydantic's own model_copy does not validate)."""
-    return validate(_merge(as_said(experiment), _parse_overrides(overrides)), "overrides")
+    return validate(_overridden(as_said(experiment), overrides), "overrides")
 
 
 def with_settings(experiment: Experiment, settings: Mapping[str, Any], source: str) -> Experiment:
     """A re-validated copy with settings, by their dotted names; `source` is named in complaints (UserError)."""
-    merged = as_said(experiment)
-    for name, value in settings.items():
-        nested: Any = value
-        for part in reversed(name.split(".")):
-            nested = {part: nested}
-        merged = _merge(merged, nested)
-    return validate(absolute_paths(merged), source)
+    return validate(absolute_paths(_merge(as_said(experiment), by_section(settings))), source)
 
 
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -109,30 +103,38 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     return _merge(_read(path.parent / str(parent), (*seen, path)), raw) if parent is not None else raw
 
 
-def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
+def _overridden(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     for text in overrides:
         key, separator, value = text.partition("=")
         if not separator or not all(key.split(".")):
             raise UserError(f"Override '{text}' is not of the form a.b=value. Example: grid.samples=10")
         try:
-            nested: Any = parse_yaml(value)
+            parsed = parse_yaml(value)
         except InvalidYaml as error:
             raise UserError(
                 f"Override '{text:.200}': the value is not valid YAML. Example: grid.ratios='[0.5, 0.9]'\n{error}"
             ) from None
-        for part in reversed(key.split(".")):
-            nested = {part: nested}
-        merged = _merge(merged, nested)
-    return merged
+        raw = _merge(raw, by_section({key: parsed}))
+    return raw
+
+
+def by_section(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their dotted names, as a spec file writes them: {'indexer.dim': 8} -> {'indexer': {'dim': 8}}."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        found = _merge(found, value)
+    return found
 
 
 def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    """Recursive union; mappings merge, everything else (lists too) is replaced by `top`."""
+    """Recursive union; mappings merge, everything else (lists and an empty mapping, too) is replaced by `top`."""
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)
-        merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        merges = isinstance(below, Mapping) and isinstance(value, Mapping) and value
+        merged[key] = _merge(below, value) if merges else value
     return merged
 
 

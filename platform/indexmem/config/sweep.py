@@ -91,15 +91,17 @@ class Axis:
 
 
 def by_dotted_name(axes: object) -> object:
-    """Axes written as nested sections, as overrides write them, under their dotted names."""
+    """Axes written as nested sections, as overrides write them, under their dotted names; null takes one away."""
     if not isinstance(axes, Mapping):
         return axes
+    return {name: setting for name, setting in _flat(axes).items() if setting is not None}
+
+
+def _flat(axes: Mapping[Any, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, setting in axes.items():
         if isinstance(setting, Mapping) and not RANGE_KEYS & set(setting):
-            nested = by_dotted_name(setting)
-            assert isinstance(nested, dict)
-            flat |= {f"{name}.{inner}": axis for inner, axis in nested.items()}
+            flat |= {f"{name}.{inner}": axis for inner, axis in _flat(setting).items()}
         else:
             flat[str(name)] = setting
     return flat
@@ -171,7 +173,8 @@ class SweepConfig(Section):
     """A sweep of trials: each trains this spec's modules with other settings and evaluates the spec's grid."""
 
     axes: Annotated[dict[str, AxisSetting], BeforeValidator(by_dotted_name)] = Field(
-        default_factory=dict, description="dotted name of a setting -> [values] or {low, high, log}"
+        default_factory=dict,
+        description="dotted name of a setting -> [values], {low, high, log}, or null: not this one",
     )
     search: Literal["grid", "random", "tpe"] = Field("tpe", description="tpe: Optuna, which learns from past trials")
     trials: PositiveInt | None = Field(None, description="default: all points of a grid, else 20; may be raised later")

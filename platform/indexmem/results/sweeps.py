@@ -12,23 +12,37 @@ folder under <run root>/distill, `Trial.cell_ids` the rows, `fresh_cell_ids` tho
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from indexmem.config.sweep import Objective
 from indexmem.errors import UserError
 from indexmem.files import write_whole
+from indexmem.results.comparison import max_t
 from indexmem.results.pareto import pareto_front
+from indexmem.results.summary import ALPHA
 
 RUNNING, COMPLETE, STOPPED, FAILED = "running", "complete", "stopped", "failed"
+BYTES, COSTS = "bytes", ("bytes", "ms")  # metrics that tell which of equal trials is the cheapest, in this order
 MISSHAPEN = (ValueError, TypeError, KeyError, AttributeError)  # what a file that is not what was written raises
 ENDED = (COMPLETE, STOPPED)  # never tried again; a failed one is, by the next run of the same command
 COLUMNS = ("id", "number", "status", "step", "seconds", "distill_id", "error")  # of a table, before axes and metrics
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How sure a mean score is: its 95% limits, and what each unit of samples that depend on no other adds to it."""
+
+    low: float
+    high: float
+    units: tuple[float, ...] = ()  # in the order of samples, which all trials share; their sum is the mean
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,8 @@ class Trial:
     started_at: str = ""  # ISO 8601, UTC
     git_commit: str = ""
     fresh: Mapping[str, float] = field(default_factory=dict)  # of a winner: on samples that chose no trial
+    spread: Mapping[str, Spread] = field(default_factory=dict)  # of the scores among the objectives
+    fresh_spread: Mapping[str, Spread] = field(default_factory=dict)
     fresh_cell_ids: tuple[str, ...] = ()
 
     @property
@@ -86,9 +102,18 @@ class Sweep:
 
     @property
     def ranked(self) -> tuple[Trial, ...]:
-        """`valued`, the best by the first objective first."""
-        objective = self.objectives[0]
-        return tuple(sorted(self.valued, key=lambda trial: objective.sign * trial.metrics[objective.metric]))
+        """`valued`, the best by the objectives in their order first; of equal trials what holds fewer bytes, then what
+        takes less time.
+        """
+        return tuple(sorted(self.valued, key=self._order))
+
+    def _order(self, trial: Trial) -> tuple[float, ...]:
+        costs = (trial.metrics.get(name, math.inf) for name in COSTS)
+        return (*self._values_down(trial), *costs, trial.number)
+
+    def _values_down(self, trial: Trial) -> list[float]:
+        """All objectives, small is good; rounding must not tell equal trials apart."""
+        return [round(objective.sign * trial.metrics[objective.metric], 12) for objective in self.objectives]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -100,26 +125,60 @@ class Sweep:
         return {o.metric: trial.fresh[o.metric] for o in self.objectives if o.metric in trial.fresh}
 
     def describe(self, trial: Trial) -> str:
-        """'trial 4: score 0.62, ms 91 (indexer.dim=8); on fresh samples score 0.58, ms 90': all objectives."""
+        """'trial 4: score 0.62 [0.51, 0.71], ms 91 (indexer.dim=8); on fresh samples score 0.58 [0.4, 0.7], ms 90'."""
         settings = (f"{name}={f'{v:.4g}' if type(v) is float else v}" for name, v in trial.params.items())
-        text = f"trial {trial.number}: {self._values(trial.metrics)} ({', '.join(settings)})"
-        fresh = self._values(trial.fresh)
+        text = f"trial {trial.number}: {self._values(trial.metrics, trial.spread)} ({', '.join(settings)})"
+        fresh = self._values(trial.fresh, trial.fresh_spread)
         return f"{text}; on fresh samples {fresh}" if fresh else text
 
-    def _values(self, metrics: Mapping[str, float]) -> str:
-        return ", ".join(f"{o.metric} {metrics[o.metric]:.4g}" for o in self.objectives if o.metric in metrics)
+    def _values(self, metrics: Mapping[str, float], spread: Mapping[str, Spread]) -> str:
+        names = [objective.metric for objective in self.objectives if objective.metric in metrics]
+        return ", ".join(f"{name} {spread_text(metrics[name], spread.get(name))}" for name in names)
 
     @property
     def front(self) -> tuple[Trial, ...]:
         """Trials that no other one beats in all objectives, the best by the first objective first."""
-        valued = self.valued
-        points = [[o.sign * trial.metrics[o.metric] for o in self.objectives] for trial in valued]
-        return tuple(valued[index] for index in pareto_front(points))
+        ranked = self.ranked
+        return tuple(ranked[index] for index in pareto_front([self._values_down(trial) for trial in ranked]))
 
     @property
     def best(self) -> Trial | None:
-        """The best trial by the first objective; of equal ones the first of the front."""
-        return next(iter(self.front), None)
+        """The best trial by the first objective; of equal ones the cheapest."""
+        return next(iter(self.ranked), None)
+
+    @property
+    def tied(self) -> tuple[Trial, ...]:
+        """Of one objective: trials that are not worse than the best by more than noise, in a test on the same samples
+        that knows that the best was picked (`comparison.max_t`). Of losses, bytes and times: those that are equal.
+        """
+        ranked, best = self.ranked, self.best
+        if best is None or len(self.objectives) > 1:
+            return ()
+        metric = self.objectives[0].metric
+        equal = {trial.id for trial in ranked if self._values_down(trial) == self._values_down(best)}
+        compared = (
+            [t for t in ranked if metric in t.spread and len(t.spread[metric].units) == len(best.spread[metric].units)]
+            if metric in best.spread
+            else []
+        )
+        if len(compared) > 1:
+            p_T = max_t(np.array([trial.spread[metric].units for trial in compared]).T, 0, picked=True)
+            equal |= {trial.id for trial, p in zip(compared, p_T) if p >= ALPHA}
+        return tuple(trial for trial in ranked if trial.id in equal and trial.id != best.id)
+
+    @property
+    def tie_text(self) -> str:
+        """'Not worse than trial 4 by more than noise: trials 3 and 7. Trial 7 holds 62% of its bytes.', or ''."""
+        tied, best = self.tied, self.best
+        if best is None or not tied:
+            return ""
+        *others, last = [str(trial.number) for trial in tied]
+        named = f"trials {', '.join(others)} and {last}" if others else f"trial {last}"
+        text = f"Not worse than trial {best.number} by more than noise: {named}."
+        cheapest = min((best, *tied), key=lambda trial: trial.metrics.get(BYTES, math.inf))
+        if cheapest is best:
+            return f"{text} None of them holds fewer bytes." if BYTES in best.metrics else text
+        return f"{text} Trial {cheapest.number} holds {cheapest.metrics[BYTES] / best.metrics[BYTES]:.0%} of its bytes."
 
     @property
     def winners(self) -> tuple[Trial, ...]:
@@ -208,13 +267,23 @@ def _read_trial(path: Path) -> Trial | None:
     try:
         content = {name: value for name, value in json.loads(text).items() if name in known}
         sequences = {name: tuple(content.get(name, ())) for name in ("curve", "cell_ids", "fresh_cell_ids")}
-        return Trial(**content | sequences)
+        spreads = {name: _read_spreads(content.get(name, {})) for name in ("spread", "fresh_spread")}
+        return Trial(**content | sequences | spreads)
     except MISSHAPEN as error:
         message = (
             f"Left out {path}: damaged ({error}). The next `indexmem sweep` of its spec tries another in its place."
         )
         warnings.warn(message, RuntimeWarning, stacklevel=2)
         return None
+
+
+def _read_spreads(content: Mapping[str, Any]) -> dict[str, Spread]:
+    return {metric: Spread(one["low"], one["high"], tuple(one["units"])) for metric, one in content.items()}
+
+
+def spread_text(value: float, spread: Spread | None) -> str:
+    """'0.62 [0.51, 0.71]', or the value alone."""
+    return f"{value:.4g}" + (f" [{spread.low:.3g}, {spread.high:.3g}]" if spread is not None else "")
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
-from indexmem.results.sweeps import COMPLETE, ENDED, FAILED, RUNNING, STOPPED, Sweep, SweepFolder, Trial
+from indexmem.results.sweeps import COMPLETE, ENDED, FAILED, RUNNING, STOPPED, Spread, Sweep, SweepFolder, Trial
 from indexmem.sweep.proposals import Proposer
 from indexmem.sweep.space import trial_id
 
@@ -64,7 +65,7 @@ class Ledger:
         self._put(replace(known, metrics=metrics, curve=(*known.curve, dict(row)), distill_id=distill_id))
 
     def complete(self, trial: str, metrics: Mapping[str, float], **found: Any) -> None:
-        """The trial is done; it fails where an objective is missing. `found` are other fields: distill_id, cell_ids."""
+        """The trial is done; it fails where an objective is missing. `found` are other fields, such as cell_ids."""
         known = self._worked(trial)
         done = replace(known, status=COMPLETE, metrics={**known.metrics, **metrics}, **found)
         missing = [o.metric for o in self._sweep.objectives if done.value(o) is None]
@@ -80,9 +81,16 @@ class Ledger:
         """The trial cannot be finished in this run."""
         self._put(replace(self._worked(trial), status=FAILED, error=error))
 
-    def report_fresh(self, trial: str, metrics: Mapping[str, float], cell_ids: tuple[str, ...] = ()) -> None:
+    def report_fresh(
+        self,
+        trial: str,
+        metrics: Mapping[str, float],
+        cell_ids: tuple[str, ...] = (),
+        spread: Mapping[str, Spread] = MappingProxyType({}),
+    ) -> None:
         """What a winner reaches on samples that chose no trial."""
-        self._put(replace(self._trials[trial], fresh=dict(metrics), fresh_cell_ids=cell_ids))
+        found = {"fresh": dict(metrics), "fresh_spread": dict(spread), "fresh_cell_ids": cell_ids}
+        self._put(replace(self._trials[trial], **found))
 
     def _worked(self, trial: str) -> Trial:
         now = time.monotonic()

@@ -12,11 +12,16 @@ import pyarrow.compute as pc
 
 from indexmem.config.budget import NOTHING_EVICTED, Budget
 from indexmem.config.schema import Experiment
+from indexmem.config.sweep import Objective
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
 from indexmem.eviction.methods.registry import FULL_CACHE
 from indexmem.models.geometry import Geometry
+from indexmem.results.intervals import macro_ci
+from indexmem.results.samples import sample_scores
 from indexmem.results.schema import answer_seconds, held_bytes
+from indexmem.results.sweeps import Spread
+from indexmem.results.units import Design
 from indexmem.tracking.naming import budget_label, labels
 
 GRID_MEASURES = ("score", "bytes", "ms")
@@ -24,6 +29,11 @@ MISSED = "missed"  # what the indexer ranks too low: the same quantity whatever 
 # Settings that change what a loss is a measure of: trials that differ in them cannot be compared by it.
 REDEFINE_LOSS = ("model", "target", "indexer.scope", "distill.length", "distill.evict_ratios", "distill.query_tokens")
 REDEFINE_MISSED = tuple({*REDEFINE_LOSS, "target.source", "target.heads", "target.sinks"} - {"target"})
+# Settings of the sections that shape an indexer which shape something else.
+UNSEEN_BY_INDEXER = {
+    *("indexer.share", "indexer.floor", "indexer.checkpoint", "distill.locret_hidden"),
+    *("distill.joint_from", "distill.query_tokens", "distill.evict_ratios"),
+}
 
 
 def training_names(experiment: Experiment, geometry: Geometry) -> list[str]:
@@ -60,14 +70,34 @@ def check_metrics(experiment: Experiment, geometry: Geometry) -> None:
                 raise UserError(
                     f"{setting}: no metric is called '{metric}'.{hint} Metrics: {', '.join(known[setting])}."
                 )
-            redefine = REDEFINE_MISSED if metric == MISSED else REDEFINE_LOSS
-            unfair = [name for name in sweep.axes if metric in training and name.startswith(redefine)]
-            if unfair:
-                raise UserError(
-                    f"{setting}: '{metric}' is not the same quantity in all trials, since {', '.join(unfair)} says "
-                    "what it measures. Use objectives from the grid, such as score, and scheduler 'none'; where only "
-                    f"target.loss differs, '{MISSED}' compares trials."
-                )
+            if metric in training:
+                _check_compares(setting, metric, training, list(sweep.axes))
+
+
+def _check_compares(setting: str, metric: str, training: Sequence[str], axes: Sequence[str]) -> None:
+    """Raises UserError where a training metric measures something else in each trial, or the same in all of them."""
+    redefine = REDEFINE_MISSED if metric == MISSED else REDEFINE_LOSS
+    if unfair := [name for name in axes if name.startswith(redefine)]:
+        raise UserError(
+            f"{setting}: '{metric}' is not the same quantity in all trials, since {', '.join(unfair)} says what it "
+            "measures. Use objectives from the grid, such as score, and scheduler 'none'; where only target.loss "
+            f"differs, '{MISSED}' compares trials."
+        )
+    if axes and not any(_shapes(name, metric) for name in axes):
+        other = [name for name in training if any(_shapes(axis, name) for axis in axes)]
+        instead = f"Use {' or '.join(other)}, or" if other else "No training metric does: use"
+        raise UserError(
+            f"{setting}: '{metric}' does not depend on {', '.join(axes)}, so that chance would choose between trials. "
+            f"{instead} objectives from the grid, such as score, and scheduler 'none'."
+        )
+
+
+def _shapes(axis: str, metric: str) -> bool:
+    """Whether a setting can change a metric of the training."""
+    section = axis.split(".")[0]
+    if "_memory-" in metric:
+        return section != "eviction" or axis == "eviction.sinks"
+    return section in ("model", "target", "indexer", "distill") and axis not in UNSEEN_BY_INDEXER
 
 
 def training_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -75,6 +105,32 @@ def training_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     names = sorted({name for row in rows for name in row if name.startswith(("loss", MISSED))})
     found = {name: [float(row[name]) for row in rows if name in row] for name in names}
     return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def grid_spreads(rows: pa.Table, objectives: Sequence[Objective]) -> dict[str, Spread]:
+    """How sure those objectives are that are scores, from a trial's finished rows: metric -> Spread."""
+    evicts = rows.filter(pc.not_equal(rows["method"], FULL_CACHE))
+    methods, budgets = pc.unique(rows["method"]).to_pylist(), pc.unique(rows["budget"]).to_pylist()
+    label = labels(methods)
+    cells = {
+        f"score/{label[m]}/{budget_label(Budget.parse(b))}": pc.and_(
+            pc.equal(rows["method"], m), pc.equal(rows["budget"], b)
+        )
+        for m in methods
+        for b in budgets
+    }
+    found = {name: rows.filter(mask) for name, mask in cells.items()} | {"score": evicts}
+    return {o.metric: _spread(found[o.metric]) for o in objectives if o.metric in found}
+
+
+def _spread(rows: pa.Table) -> Spread:
+    """Of the mean over benchmarks, each sample counted with its mean over all cells."""
+    scores = sample_scores(rows, ("benchmark",)).sort_by([("benchmark", "ascending"), ("sample_id", "ascending")])
+    design = Design(scores["benchmark"].to_numpy(), scores["group"].to_numpy())
+    values = scores["score"].to_numpy()
+    interval = macro_ci(values, design)
+    units = design.contributions(values[:, None])[:, 0]
+    return Spread(interval.low, interval.high, tuple(units.tolist()))
 
 
 def grid_means(rows: pa.Table) -> dict[str, float]:

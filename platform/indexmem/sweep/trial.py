@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -18,7 +18,8 @@ from indexmem.eviction.methods.registry import needs_training
 from indexmem.locks.leases import hold
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.results.schema import OK
-from indexmem.sweep.metrics import GRID_MEASURES, grid_means
+from indexmem.results.sweeps import Spread
+from indexmem.sweep.metrics import GRID_MEASURES, grid_means, grid_spreads
 from indexmem.sweep.training import Report, SpanReporter, train_here
 
 
@@ -29,6 +30,7 @@ class Outcome:
     metrics: Mapping[str, float] = field(default_factory=dict)
     distill_id: str = ""
     cell_ids: tuple[str, ...] = ()
+    spread: Mapping[str, Spread] = field(default_factory=dict)
 
 
 class TrialRunner(Protocol):
@@ -57,7 +59,7 @@ class InProcess:
         if failed.num_rows:
             reason = f"{failed['error_class'][0].as_py()}: {failed['error_message'][0].as_py()}"
             raise RuntimeError(f"{failed.num_rows} of {rows.num_rows} rows failed, the first with {reason}")
-        return Outcome(grid_means(rows), cell_ids=grid.cell_ids)
+        return Outcome(grid_means(rows), cell_ids=grid.cell_ids, spread=grid_spreads(rows, spec.sweep.objectives))
 
 
 def perform(spec: Experiment, runner: TrialRunner, provenance: Mapping[str, Any], report: Report) -> Outcome:
@@ -78,7 +80,7 @@ def perform(spec: Experiment, runner: TrialRunner, provenance: Mapping[str, Any]
             else:
                 SpanReporter(spec, run, report_ours).update()
     measured = runner.evaluate(spec.selecting, provenance) if evaluates(spec) else Outcome()
-    return Outcome(measured.metrics, run.id if run is not None else "", measured.cell_ids)
+    return replace(measured, distill_id=run.id if run is not None else "")
 
 
 def trains(spec: Experiment) -> bool:

@@ -10,7 +10,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
@@ -100,7 +99,7 @@ def report_winners(plan: SweepPlan, ledger: Ledger, provenance: Mapping[str, Any
     for trial, task in zip(winners, tasks):
         try:
             outcome = ray.get(task)
-            ledger.report_fresh(trial.id, outcome.metrics, outcome.cell_ids)
+            ledger.report_fresh(trial.id, outcome.metrics, outcome.cell_ids, outcome.spread)
         except ray.exceptions.RayError as error:
             say(f"trial {trial.number} was not evaluated on fresh samples: {error}")
 
@@ -180,4 +179,4 @@ def _trial(config: Mapping[str, Any], spec: Any, provenance: Mapping[str, Any], 
     except Exception as error:
         tune.report({"error": f"{type(error).__name__}: {error}"[:2000]})
     else:
-        tune.report({"outcome": asdict(outcome)})
+        tune.report({"outcome": vars(outcome)})

@@ -11,7 +11,7 @@ from mlflow.entities import Run
 from indexmem.config.load import with_settings
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import flatten
-from indexmem.results.sweeps import FAILED, RUNNING, Sweep, Trial
+from indexmem.results.sweeps import FAILED, RUNNING, Sweep, Trial, spread_text
 from indexmem.tracking.mlflow_runs import FINISHED, NOTE_TAG, PARENT_TAG, Runs
 from indexmem.tracking.naming import metric_name
 from indexmem.tracking.run_tags import common_tags, published_spec
@@ -58,10 +58,13 @@ def sweep_note(sweep: Sweep) -> str:
         "| --- " * len(names) + "|",
     ]
     for trial in shown:
-        cells = [str(trial.number), *(f"{trial.metrics[m]:.4g}" for m in metrics), *map(str, trial.params.values())]
+        values = (spread_text(trial.metrics[metric], trial.spread.get(metric)) for metric in metrics)
+        cells = [str(trial.number), *values, *map(str, trial.params.values())]
         lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
+    lines += ["", sweep.tie_text] if sweep.tie_text else []
     for trial in sweep.winners:
-        found = ", ".join(f"{name} {value:.4g}" for name, value in sweep.fresh_values(trial).items())
+        known = sweep.fresh_values(trial)
+        found = ", ".join(f"{name} {spread_text(value, trial.fresh_spread.get(name))}" for name, value in known.items())
         lines += ["", f"Trial {trial.number} on fresh samples: {found}."] if found else []
     if sweep.repeated:
         lines += ["", f"Not fresh, whatever the seed: {', '.join(sweep.repeated)}."]
