@@ -44,7 +44,7 @@ ALLOWED = {
     "cluster": {"config", "plugins"},
     "sweep": {
         *("config", "models", "eviction", "distill", "evaluate", "results", "tracking", "progress"),
-        *("plugins", "cluster", "locks"),
+        *("plugins", "cluster", "locks", "report"),
     },
     "nightly": {"config", "results", "progress"},
     "evaluate": {
@@ -79,7 +79,7 @@ ONLY_IN = {
     },
     "mlflow": {"tracking"},
     "optuna": {"sweep/proposals.py"},
-    "plotly": {"report", "sweep/picture.py"},
+    "plotly": {"report", "sweep/picture.py", "sweep/page.py"},
     "kaleido": {"report/images.py"},
     "triton": {"kernels"},
     "kvpress": {"eviction/press"}

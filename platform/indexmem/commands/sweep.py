@@ -20,7 +20,7 @@ from indexmem.provenance import provenance
 from indexmem.results.sweeps import FAILED, Sweep, Trial
 from indexmem.sweep.best_spec import write_best_spec
 from indexmem.sweep.ledger import Ledger
-from indexmem.sweep.picture import write_sweep_report
+from indexmem.sweep.page import write_sweep_report
 from indexmem.sweep.plan import SweepPlan, plan_sweep
 from indexmem.sweep.progress import SweepProgress
 from indexmem.sweep.proposals import Proposer

@@ -133,8 +133,8 @@ def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)
-        merges = isinstance(below, Mapping) and isinstance(value, Mapping) and value
-        merged[key] = _merge(below, value) if merges else value
+        both = isinstance(below, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merge(below or {}, value) if both and value else value
     return merged
 
 

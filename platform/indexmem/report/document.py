@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Sequence
 from importlib.resources import files
+from typing import Any
 
+import plotly.graph_objects as go
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
+from indexmem.report.figures.base import LEVEL
 from indexmem.report.text import bytes_text, p_words, seconds_text, signed, visible
 
 PACKAGE = "indexmem.report"
@@ -41,3 +45,14 @@ def policy(scripts: Sequence[str]) -> str:
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
+
+
+def figure_data(figure: go.Figure) -> dict[str, Any]:
+    """A figure for a page, which has captions of its own and one legend for all charts."""
+    content: dict[str, Any] = json.loads(figure.to_json())
+    layout = content["layout"]
+    layout.pop("template", None)
+    layout.pop("title", None)
+    layout["margin"]["t"] = 34 if "coloraxis" in layout else 12
+    layout["annotations"] = [note for note in layout.get("annotations", ()) if note.get("name") != LEVEL]
+    return content

@@ -6,13 +6,11 @@ forbids itself every network request and every script but its own two (content s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import plotly.graph_objects as go
 import pyarrow as pa
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
@@ -21,8 +19,7 @@ from indexmem.config.budget import PHRASES
 from indexmem.config.schema import Experiment
 from indexmem.files import write_whole
 from indexmem.report.content import Content, gather
-from indexmem.report.document import asset, policy, template_environment
-from indexmem.report.figures.base import LEVEL
+from indexmem.report.document import asset, figure_data, policy, template_environment
 from indexmem.report.files import write_files
 from indexmem.report.images import check_drawable
 from indexmem.report.pack import packed
@@ -121,16 +118,5 @@ def _data(content: Content) -> dict[str, str]:
         for index, sample in enumerate(view.kept["samples"]):
             found[f"kept-{view.number}-{index}"] = packed(sample)
         for panel in all_panels(view.sections):
-            found[f"figure-{view.number}-{panel.id}"] = packed(_figure(panel.figure))
-    return found | {f"figure-all-{panel.id}": packed(_figure(panel.figure)) for panel in all_panels(content.common)}
-
-
-def _figure(figure: go.Figure) -> dict[str, Any]:
-    """A figure for the page, which has captions of its own and one legend for all charts."""
-    content: dict[str, Any] = json.loads(figure.to_json())
-    layout = content["layout"]
-    layout.pop("template", None)
-    layout.pop("title", None)
-    layout["margin"]["t"] = 34 if "coloraxis" in layout else 12
-    layout["annotations"] = [note for note in layout.get("annotations", ()) if note.get("name") != LEVEL]
-    return content
+            found[f"figure-{view.number}-{panel.id}"] = packed(figure_data(panel.figure))
+    return found | {f"figure-all-{panel.id}": packed(figure_data(panel.figure)) for panel in all_panels(content.common)}

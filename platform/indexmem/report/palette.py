@@ -28,8 +28,13 @@ class Style:
 
     def faded(self, alpha: float) -> str:
         """The colour as rgba()."""
-        red, green, blue = (int(self.color[i : i + 2], 16) for i in (1, 3, 5))
-        return f"rgba({red},{green},{blue},{alpha})"
+        return faded(self.color, alpha)
+
+
+def faded(color: str, alpha: float) -> str:
+    """'#2f7df0' -> 'rgba(47,125,240,alpha)'."""
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha:.3g})"
 
 
 def styles(methods: Iterable[str]) -> dict[str, Style]:

@@ -126,7 +126,7 @@ class Sweep:
 
     def describe(self, trial: Trial) -> str:
         """'trial 4: score 0.62 [0.51, 0.71], ms 91 (indexer.dim=8); on fresh samples score 0.58 [0.4, 0.7], ms 90'."""
-        settings = (f"{name}={f'{v:.4g}' if type(v) is float else v}" for name, v in trial.params.items())
+        settings = (f"{name}={setting_text(value)}" for name, value in trial.params.items())
         text = f"trial {trial.number}: {self._values(trial.metrics, trial.spread)} ({', '.join(settings)})"
         fresh = self._values(trial.fresh, trial.fresh_spread)
         return f"{text}; on fresh samples {fresh}" if fresh else text
@@ -279,6 +279,11 @@ def _read_trial(path: Path) -> Trial | None:
 
 def _read_spreads(content: Mapping[str, Any]) -> dict[str, Spread]:
     return {metric: Spread(one["low"], one["high"], tuple(one["units"])) for metric, one in content.items()}
+
+
+def setting_text(value: Any) -> str:
+    """A setting with at most four digits."""
+    return f"{value:.4g}" if type(value) is float else str(value)
 
 
 def spread_text(value: float, spread: Spread | None) -> str:

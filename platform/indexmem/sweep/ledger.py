@@ -89,8 +89,8 @@ class Ledger:
         spread: Mapping[str, Spread] = MappingProxyType({}),
     ) -> None:
         """What a winner reaches on samples that chose no trial."""
-        found = {"fresh": dict(metrics), "fresh_spread": dict(spread), "fresh_cell_ids": cell_ids}
-        self._put(replace(self._trials[trial], **found))
+        known = self._trials[trial]
+        self._put(replace(known, fresh=dict(metrics), fresh_spread=dict(spread), fresh_cell_ids=cell_ids))
 
     def _worked(self, trial: str) -> Trial:
         now = time.monotonic()
