@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from report_rows import make_row
 from indexmem.config.nightly import CompareConfig, NightlySpec, SuiteConfig
 from indexmem.config.schema import RunConfig
 from indexmem.files import write_whole
-from indexmem.nightly.judge import judge
-from indexmem.nightly.night import Night, NightRecord, Nights, StepRecord
+from indexmem.nightly.judge import Earlier, Losses, judge
+from indexmem.nightly.night import Night, Nights, StepRecord
 from indexmem.nightly.steps import NightStep, steps_of
 from indexmem.nightly.verdict import NightVerdict
 from indexmem.results.schema import ROW_SCHEMA
@@ -42,23 +42,29 @@ def right(method: str, sample: int) -> float:
     return float(sample % 4 != 0)
 
 
-def fill(night: Night, score: Callable[[str, int], float | None] = right, **columns: Any) -> None:
-    """Store the night's rows; a score of None is a failed row."""
+def fill(
+    night: Night,
+    score: Callable[[str, int], float | None] = right,
+    methods: Sequence[str] = METHODS,
+    samples: int = SAMPLES,
+    **columns: Any,
+) -> None:
+    """Store the night's rows; a score of None is a failed row. `columns`: values, or functions of the method."""
     rows = []
-    for method in METHODS:
-        for index in range(SAMPLES):
+    for method in methods:
+        own = {name: value(method) if callable(value) else value for name, value in columns.items()}
+        for index in range(samples):
             value = score(method, index)
             failed = {"status": "failed", "score": None} if value is None else {}
             row = dict.fromkeys(ROW_SCHEMA.names) | make_row(method, 0.5, "niah", index, value or 0.0)
-            rows.append(row | failed | columns)
+            rows.append(row | failed | own)
     RowStore(night.make_suite("tiny") / "results").append(rows, "model-niah")
-    night.save(NightRecord(steps={"tiny/eval": StepRecord(status="done", exit_code=0, seconds=60.0)}))
+    night.save(night.record().updated("tiny/eval", StepRecord(status="done", exit_code=0, seconds=60.0)))
 
 
-def judged(spec: NightlySpec, night: Night) -> NightVerdict:
+def judged(spec: NightlySpec, night: Night, losses: Losses | None = None) -> NightVerdict:
     """The night's verdict, stored."""
-    nights = Nights.of(spec)
-    verdict = judge(spec, night, steps(spec, night), nights.reference(night.date, spec.compare))
+    verdict = judge(spec, night, steps(spec, night), Earlier.of(Nights.of(spec), night, spec.compare), losses)
     write_whole(night.verdict_file, verdict.model_dump_json())
     return verdict
 

@@ -5,7 +5,7 @@ import pytest
 
 from indexmem.config.nightly import CompareConfig
 from indexmem.nightly.compare import Pair, SuiteNights, regressions
-from indexmem.nightly.rows import NightCell, scores_by_night
+from indexmem.nightly.rows import NightCell
 
 CONFIG = CompareConfig(level=0.05, minimum_effect=0.1)
 
@@ -48,8 +48,20 @@ def test_nights_without_a_sample_are_left_out_of_its_mean():
 
 
 def test_only_common_samples_are_laid_side_by_side():
-    sides = scores_by_night({"a": 1.0, "b": 0.0, "new": 1.0}, [{"a": 0.0, "gone": 1.0}, {"b": 0.5}])
-    np.testing.assert_array_equal(sides, [[1.0, 0.0, np.nan], [0.0, np.nan, 0.5]])
+    cell = NightCell("knorm", "50%", "niah", "build")
+    earlier = [{cell: {"a": 0.0, "gone": 1.0}}, {cell: {"b": 0.5}}]
+    (one,) = SuiteNights("suite", {cell: {"a": 1.0, "b": 0.0, "new": 1.0}}, earlier).cell_pairs()
+    assert one.samples == ["a", "b"]
+    np.testing.assert_array_equal(one.scores_SN, [[1.0, 0.0, np.nan], [0.0, np.nan, 0.5]])
+
+
+def test_a_cell_is_compared_with_the_newest_nights_that_have_it():
+    """It failed for two nights: those before are its reference, and the one before these tells of the spread."""
+    cell, other = (NightCell("knorm", budget, "niah", "build") for budget in ("50%", "75%"))
+    earlier = [{other: {"a": 1.0}}, {}, {cell: {"a": 0.9}}, {cell: {"a": 0.8}}, {cell: {"a": 0.7}}]
+    (one,) = SuiteNights("suite", {cell: {"a": 0.5}}, earlier, nights=2).cell_pairs()
+    assert one.scores_SN.tolist() == [[0.5, 0.9, 0.8]]
+    assert one.older_SN.tolist() == [[0.7]]
 
 
 def test_another_build_of_a_benchmark_is_another_cell():

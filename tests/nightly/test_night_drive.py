@@ -149,6 +149,15 @@ def test_a_night_goes_on_with_the_spec_that_it_began_with(tmp_path):
     assert not other[0].experiment.tracking.enabled
 
 
+def test_suites_wait_for_nodes_as_the_night_does(tmp_path):
+    spec = two_suites(tmp_path)
+    own = spec.suites[1].model_copy(update={"overrides": ("run.wait_for_nodes=5",)})
+    run = spec.run.model_copy(update={"wait_for_nodes": 1800.0})
+    spec = spec.model_copy(update={"suites": (spec.suites[0], own), "run": run})
+    waits = {step.suite: step.experiment.run.wait_for_nodes for step in steps_of(spec, Nights.of(spec).night(date(0)))}
+    assert waits == {"first": 1800.0, "second": 5.0}
+
+
 SCRIPT = """
 import os, signal, sys, threading, time
 from indexmem.commands.nightly_step import end_with_parent

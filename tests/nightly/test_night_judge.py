@@ -1,13 +1,17 @@
 """From stored rows to a verdict, its pages and its exit code."""
 
 import datetime as dt
+import json
 
 import pytest
-from night_rows import METHODS, date, fill, judged, nightly_spec, right
+import two_weeks
+from documented import REPOSITORY
+from night_rows import METHODS, SAMPLES, date, fill, judged, nightly_spec, right, steps
 from report_rows import HOSTILE
 
 from indexmem.nightly.night import NightRecord, Nights, StepRecord
 from indexmem.nightly.pages import html, markdown
+from indexmem.nightly.steps import freeze_specs
 from indexmem.nightly.verdict import NightVerdict
 
 
@@ -86,9 +90,130 @@ def test_failed_rows_and_failed_steps_are_failures(spec, tonight):
     assert "ended by SIGKILL" in markdown(verdict)
 
 
-def test_samples_that_tonight_lacks_are_told(spec, tonight):
-    fill(tonight, lambda method, sample: None if sample < 3 else right(method, sample))
-    assert judged(spec, tonight).notes == ("tiny: 6 scores of the night before have none tonight and are not compared",)
+def test_fewer_cells_or_samples_are_lost_coverage_until_they_are_back_or_accepted(spec, tonight):
+    fill(tonight, methods=METHODS[:1], samples=20)
+    verdict = judged(spec, tonight)
+    assert (verdict.status, verdict.exit_code) == ("coverage", 5)
+    assert [(lost.method, lost.where, lost.samples, lost.cell) for lost in verdict.lost] == [
+        ("knorm", "50%, niah", 10, False),
+        ("snapkv", "50%, niah", 30, True),
+    ]
+    assert "set compare.coverage_since=2026-11-03" in markdown(verdict)
+    nights = Nights.of(spec)
+    fill(nights.night(date(3)), methods=METHODS[:1], samples=20)
+    assert judged(spec, nights.night(date(3))).status == "coverage"
+    since = spec.compare.model_copy(update={"coverage_since": date(2)})
+    accepted = spec.model_copy(update={"compare": since})
+    fill(nights.night(date(4)), methods=METHODS[:1], samples=20)
+    verdict = judged(accepted, nights.night(date(4)))
+    assert (verdict.status, len(verdict.reference)) == ("fine", 3), "scores are compared as before"
+    fill(nights.night(date(5)), methods=METHODS[:1], samples=10)
+    assert judged(accepted, nights.night(date(5))).status == "coverage"
+
+
+def test_what_was_worse_cannot_be_left_out(spec, tonight):
+    """A method that fell is taken out of the spec: its alarm does not end there."""
+    fill(tonight, damaged)
+    assert judged(spec, tonight).status == "regression"
+    later = Nights.of(spec).night(date(3))
+    fill(later, methods=("snapkv",))
+    verdict = judged(spec, later)
+    assert (verdict.status, [lost.method for lost in verdict.lost]) == ("coverage", ["knorm"])
+
+
+def test_a_suite_that_is_gone_is_lost(spec, tonight):
+    renamed = spec.model_copy(update={"suites": (spec.suites[0].model_copy(update={"name": "other"}),)})
+    verdict = judged(renamed, tonight)
+    assert {lost.suite for lost in verdict.lost} == {"tiny"}
+    assert "2 cells of tiny are gone" in verdict.headline
+
+
+def test_a_night_without_a_score_is_no_reference(tmp_path):
+    spec = nightly_spec(tmp_path)
+    nights = Nights.of(spec)
+    fill(nights.night(date(0)), lambda method, sample: None)
+    assert judged(spec, nights.night(date(0))).status == "failures"
+    assert nights.reference(date(1), spec.compare) == []
+    assert nights.whole(date(1), spec.compare) is None
+
+
+def test_a_method_that_failed_for_a_week_is_held_against_the_nights_before(spec):
+    nights = Nights.of(spec)
+    for number in range(2, 9):
+        fill(nights.night(date(number)), lambda method, sample: None if method == "knorm" else right(method, sample))
+        assert judged(spec, nights.night(date(number))).status == "failures"
+    back = nights.night(date(9))
+    fill(back, damaged)
+    assert {change.method for change in judged(spec, back).regressions} == {"knorm"}
+
+
+def test_a_training_whose_loss_rises_is_a_regression_where_scores_show_none(spec, tonight):
+    nights = Nights.of(spec)
+    for number, loss in ((2, 0.20), (3, 0.21), (4, 0.20), (5, 0.22)):
+        night = nights.night(date(number))
+        fill(night)
+        assert judged(spec, night, {"tiny": {"loss indexer": loss}}).status == "fine"
+    later = nights.night(date(6))
+    fill(later)
+    verdict = judged(spec, later, {"tiny": {"loss indexer": 0.5}})
+    assert (verdict.status, verdict.regressions) == ("regression", ())
+    assert "loss indexer (tiny) 0.21 -> 0.5" in verdict.headline
+    assert nights.reference(date(7), spec.compare)[0] == nights.night(date(5))
+    again = nights.night(date(7))
+    fill(again)
+    assert [(lost.method, lost.where) for lost in judged(spec, again).lost] == [("loss indexer", "training")]
+
+
+def test_what_changed_between_nights_is_named(tmp_path):
+    spec = nightly_spec(tmp_path)
+    nights = Nights.of(spec)
+    facts = [("memory: {gate_bias: 1}", "aaa", "2.12"), ("memory: {gate_bias: -30}", "bbb", "2.13")]
+    for number, (settings, commit, torch) in enumerate(facts):
+        (tmp_path / "tiny.yaml").write_text(f"name: tiny\n{settings}\n")
+        night = nights.night(date(number))
+        freeze_specs(night, steps(spec, night))
+        fill(night, git_commit=commit, versions=json.dumps({"torch": torch}))
+        verdict = judged(spec, night)
+    assert {(each.what, each.before, each.now) for each in verdict.changed} == {
+        ("memory.gate_bias", "1.0", "-30.0"),
+        ("commit", "aaa", "bbb"),
+        ("torch", "2.12", "2.13"),
+    }
+    assert verdict.headline == "Fine: 2 cells as on the night before; changed: memory.gate_bias, torch."
+    assert "Since the last good night, 2026-11-01." in html(verdict)
+
+
+def test_saturated_scores_are_called_out(spec, tonight):
+    fill(tonight, lambda method, sample: float(method == "knorm"))
+    verdict = judged(spec, tonight)
+    assert verdict.saturated == 2
+    assert verdict.notes == (
+        "tiny: saturated cells (all samples right, no gain can show): knorm",
+        "tiny: saturated cells (none right, no loss can show): snapkv",
+    )
+
+
+def test_an_improvement_is_in_the_headline_and_its_samples_on_the_page(spec, tonight):
+    fill(tonight, lambda method, sample: max(right(method, sample), float(method == "knorm")))
+    verdict = judged(spec, tonight)
+    assert verdict.headline == "Fine: better: knorm (tiny) +26.7 points."
+    assert {flip.sample for flip in verdict.flips} == {f"niah/{sample}" for sample in range(0, SAMPLES, 4)}
+    assert all(flip.better == ("50%",) and not flip.worse for flip in verdict.flips)
+    assert "niah/24" in html(verdict)
+
+
+def test_pages_show_scores_over_nights_and_lead_to_what_is_beside_them(spec, tonight):
+    fill(tonight, damaged)
+    before = Nights.of(spec).verdicts(tonight.date, 30)
+    report = tonight.suite("tiny") / "reports" / "tiny.html"
+    report.parent.mkdir()
+    report.write_text("")
+    page = html(judged(spec, tonight), before)
+    assert 'aria-label="73.3%, 73.3%, 50.0%"' in page
+    assert page.count("<polyline") == len(METHODS)
+    assert 'href="../2026-11-02/report.html"' in page
+    assert 'href="tiny/reports/tiny.html"' in page
+    assert "▆▆▅" in markdown(judged(spec, tonight), before)
 
 
 def test_questions_on_one_text_are_one_piece_of_evidence(spec, tonight):
@@ -108,35 +233,43 @@ def test_a_page_says_what_few_earlier_nights_cannot_tell(spec, tonight):
     assert "Before there are" not in markdown(judged(spec, later))
 
 
-def test_a_night_without_any_row_is_a_failure(spec, tonight):
-    verdict = judged(spec, tonight)
-    assert (verdict.status, verdict.suites[0].rows) == ("failures", 0)
-    tonight.save(NightRecord(steps={"tiny/eval": StepRecord(status="done", exit_code=0)}))
-    assert "a suite has no rows" in judged(spec, tonight).headline
-    assert "no score tonight (knorm, snapkv)" in verdict.notes[0]
+def test_a_first_night_without_any_row_is_a_failure(tmp_path):
+    spec = nightly_spec(tmp_path)
+    night = Nights.of(spec).night(date(0))
+    night.save(NightRecord(steps={"tiny/eval": StepRecord(status="done", exit_code=0)}))
+    verdict = judged(spec, night)
+    assert (verdict.status, verdict.headline) == ("failures", "Failures: a suite has no rows.")
 
 
 def test_times_warn_on_the_same_device_only(spec, tonight):
     fill(tonight, decode_seconds=30.0)
     verdict = judged(spec, tonight)
     assert verdict.status == "fine"
-    assert {(s.method, s.measure) for s in verdict.slowdowns} == {
-        (method, measure) for method in METHODS for measure in ("decoding a batch", "decoding a token")
-    }
-    assert "3.1x" in markdown(verdict)
+    assert [(s.method, s.measure) for s in verdict.slowdowns] == [("all methods", "decoding a batch")]
+    assert verdict.headline == "Fine: 2 cells as on the 2 nights before; slower: all methods (tiny)."
     other = Nights.of(spec).night(date(3))
     fill(other, decode_seconds=90.0, device="another")
     assert judged(spec, other).slowdowns == ()
 
 
-def test_new_and_lost_cells_are_told(spec, tonight):
+def test_a_loaded_machine_and_what_nobody_feels_are_not_slower(spec, tonight):
+    slow = {"prefill_seconds": 24.4, "score_seconds": 0.72, "decode_seconds": 38.4}
+    fill(tonight, **slow)
+    assert judged(spec, tonight).slowdowns == ()
+    later = Nights.of(spec).night(date(3))
+    fill(later, score_seconds=0.4)  # more than twice as long, and a thirtieth of the prefill
+    assert judged(spec, later).slowdowns == ()
+    last = Nights.of(spec).night(date(4))
+    fill(last, score_seconds=lambda method: 1.8 if method == "knorm" else 0.18)
+    (slow,) = judged(spec, last).slowdowns
+    assert (slow.method, slow.measure, round(slow.now, 2)) == ("knorm", "scoring a context", 0.3)
+
+
+def test_other_samples_are_new_and_those_of_before_lost(spec, tonight):
     fill(tonight, benchmark_build="another")
     verdict = judged(spec, tonight)
-    assert verdict.compared == 0
-    assert [note.partition(" (")[0] for note in verdict.notes] == [
-        "tiny: 2 cells are new and have no reference yet",
-        "tiny: 2 cells of the night before have no score tonight",
-    ]
+    assert (verdict.compared, verdict.status, len(verdict.lost)) == (0, "coverage", 2)
+    assert verdict.notes == ("tiny: 2 cells are new and have no reference yet",)
 
 
 def test_code_that_changed_during_the_night_is_told(spec, tonight):
@@ -150,3 +283,10 @@ def test_pages_escape_what_they_show(spec, tonight):
     page = html(judged(spec, tonight))
     assert "<script" not in page
     assert "&lt;/script&gt;" in page
+
+
+def test_two_weeks_are_judged_right_and_documented(tmp_path):
+    found = two_weeks.verdicts(tmp_path)
+    for number, (each, verdict) in enumerate(zip(two_weeks.NIGHTS, found), start=1):
+        assert (verdict.status, len(verdict.slowdowns)) == (each.status, each.slower), f"night {number}"
+    assert two_weeks.table(found) in (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")

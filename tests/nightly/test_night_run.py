@@ -9,9 +9,13 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 from night_rows import date, fill, nightly_spec, right
+from tiny_models import save_tiny_model
+from tiny_tokenizers import TEXT
 
 from indexmem.cli import main
 from indexmem.commands.nightly import BUSY, run_night
+from indexmem.distill.history import History
+from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.locks.leases import Leases
 from indexmem.nightly.night import Nights
@@ -78,6 +82,35 @@ def test_nights_run_once_and_say_what_moved(spec, capsys):
     code, suite = night(spec, 2, score=damage)
     assert (code, suite.calls) == (3, 0)
     assert published(spec) == before
+
+
+def test_the_page_is_named_by_the_address_that_serves_it(spec, capsys):
+    assert night(spec, 0)[0] == 0
+    assert f"Page: {Nights.of(spec).night(date(0)).page}" in capsys.readouterr().out
+    assert night(spec.model_copy(update={"url": "https://nights.example/"}), 0)[0] == 0
+    assert "Page: https://nights.example/2026-11-01/report.html" in capsys.readouterr().out
+
+
+def test_losses_of_trainings_are_in_the_verdict(spec, tmp_path):
+    """Of a real training's folder, with a history as trainings write it."""
+    save_tiny_model(tmp_path / "model")
+    (tmp_path / "text.txt").write_text(TEXT)
+    training = {"texts": [str(tmp_path / "text.txt")], "length": 96}
+    raw = {"name": "tiny", "model": {"id": str(tmp_path / "model")}, "distill": training}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(raw))
+    suite = spec.suites[0].model_copy(update={"verbs": ("distill", "eval")})
+    evaluate = Suite(spec, 0)
+
+    def execute(step, limits):
+        if step.verb == "eval":
+            return evaluate(step, limits)
+        rows = [{"step": number, "loss": 1.0 - 0.01 * number, "loss_memory": 2.0} for number in range(20)]
+        History(DistillRun.of(step.experiment).history).write(rows)
+        return 0
+
+    assert run_night(spec.model_copy(update={"suites": (suite,)}), date(0), execute=execute) == 0
+    (outcome,) = evaluate.night.verdict().suites
+    assert {loss.module: round(loss.now, 3) for loss in outcome.losses} == {"loss indexer": 0.855, "loss memory": 2.0}
 
 
 def killed(*_):

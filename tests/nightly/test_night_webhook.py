@@ -11,6 +11,8 @@ from night_rows import date, fill, judged, nightly_spec
 from indexmem.nightly.night import Nights
 from indexmem.nightly.webhook import VARIABLE, notify
 
+PAGE = "https://nights.example/2026-11-01/report.html"
+
 
 @pytest.fixture
 def server():
@@ -47,29 +49,31 @@ def night(tmp_path):
 def test_a_verdict_is_posted_once(server, night, monkeypatch):
     monkeypatch.setenv(VARIABLE, f"http://127.0.0.1:{server.server_port}/hook/secret")
     verdict = night.verdict()
-    assert [notify(verdict, night), notify(verdict, night)] == [True, False]
+    assert [notify(verdict, night, PAGE), notify(verdict, night, PAGE)] == [True, False]
     (post,) = server.posts
     assert post["status"] == "fine"
-    assert post["text"] == f"nightly 2026-11-01: {verdict.headline}"
+    assert post["text"] == f"nightly 2026-11-01: {verdict.headline} {PAGE}"
+    assert post["page"] == PAGE
     assert post["verdict"]["suites"][0]["rows"] == 60
-    assert notify(verdict.model_copy(update={"level": 0.5}), night)
+    assert notify(verdict.model_copy(update={"level": 0.5}), night, str(night.page))
+    assert server.posts[-1]["text"].endswith(verdict.headline), "a path leads nowhere from a chat"
 
 
 def test_a_refusal_warns_without_the_address_and_is_tried_again(server, night, monkeypatch):
     monkeypatch.setenv(VARIABLE, f"http://127.0.0.1:{server.server_port}/hook/secret")
     server.status = 500
     with pytest.warns(RuntimeWarning, match=r"\(500\)") as caught:
-        assert not notify(night.verdict(), night)
+        assert not notify(night.verdict(), night, PAGE)
     assert "secret" not in str(caught[0].message)
     server.status = 204
-    assert notify(night.verdict(), night)
+    assert notify(night.verdict(), night, PAGE)
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9/secret", "file:///etc/passwd", "nonsense secret"])
 def test_an_address_that_does_not_work_warns(night, monkeypatch, address):
     monkeypatch.setenv(VARIABLE, address)
     with pytest.warns(RuntimeWarning, match=VARIABLE) as caught:
-        assert not notify(night.verdict(), night)
+        assert not notify(night.verdict(), night, PAGE)
     assert "secret" not in str(caught[0].message)
 
 
@@ -77,4 +81,4 @@ def test_without_an_address_nothing_is_posted(night, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not notify(night.verdict(), night)
+        assert not notify(night.verdict(), night, PAGE)

@@ -7,25 +7,27 @@ from collections.abc import Sequence
 from signal import Signals
 
 from indexmem.config.nightly import NightlySpec
+from indexmem.distill.history import recent_losses
+from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.files import check_writable, write_whole
 from indexmem.locks.leases import Leases, WorkTaken, hold
 from indexmem.nightly.drive import Drive, to_do
-from indexmem.nightly.judge import judge
+from indexmem.nightly.judge import Earlier, judge
 from indexmem.nightly.night import Night, Nights
-from indexmem.nightly.pages import markdown, write_pages
+from indexmem.nightly.pages import write_pages
 from indexmem.nightly.process import Execute, StepProcess, last_lines
 from indexmem.nightly.slots import Slots
 from indexmem.nightly.steps import NightStep, freeze_specs, steps_of
 from indexmem.nightly.verdict import NightVerdict
-from indexmem.nightly.webhook import notify
+from indexmem.nightly.webhook import SCHEMES, notify
 from indexmem.progress.view import say
 from indexmem.signals import StopSignals
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.tracking.naming import score_metrics
 
 BUSY = 4  # exit code: another process works on these nights
-SPREAD_NIGHTS = 20  # newest nights that tell how far nights are apart; each costs the reading of its rows
+TREND_NIGHTS = 30  # earlier ones that a page shows
 
 
 def run_night(
@@ -38,9 +40,9 @@ def run_night(
 ) -> int:
     """Run the night of `date` (default: that of the newest slot), or find it done; compare, publish, say what moved.
 
-    `execute` runs a step (default: in a process of its own). Returns 0 fine, 1 rows or steps failed, 3 a regression,
-    4 when another process works on these nights, 128 + the signal's number when one ended the night early; it goes on
-    when it is started again. Raises UserError, before any step, for a spec that is not valid.
+    `execute` runs a step (default: in a process of its own). Returns the verdict's exit code (0 fine, 1 failures, 3 a
+    regression, 5 lost coverage), 4 when another process works on these nights, 128 + the number of a signal that ended
+    the night early; it goes on when it is started again. Raises UserError for a spec that is not valid.
     """
     slots, nights = Slots.of(spec), Nights.of(spec)
     night = nights.night(date or slots.newest(slots.now()).date())
@@ -76,13 +78,12 @@ def _run(
         if stop.received is not None:
             say(f"Stopped by {Signals(stop.received).name}. The same command goes on from here.")
             return 128 + stop.received
-        known = nights.reference(night.date, spec.compare, max(SPREAD_NIGHTS, spec.compare.nights))
-        reference, older = known[: spec.compare.nights], known[spec.compare.nights :]
-        verdict = night.verdict() or _judge(spec, night, steps, reference, older)
-        _publish(spec, night, verdict)
-        nights.forget(spec.retention, [night, *reference])
-    print(markdown(verdict))
-    print(f"Page: {night.page}")
+        earlier = Earlier.of(nights, night, spec.compare)
+        verdict = night.verdict() or _judge(spec, nights, night, steps, earlier)
+        page = _publish(spec, night, verdict)
+        nights.forget(spec.retention, [night, *earlier.kept(spec.compare)])
+    print(night.note.read_text(encoding="utf-8"))
+    print(f"Page: {page}")
     return verdict.exit_code
 
 
@@ -98,38 +99,54 @@ def _begin(night: Night, steps: Sequence[NightStep], check: bool) -> None:
 
 
 def _judge(
-    spec: NightlySpec, night: Night, steps: Sequence[NightStep], reference: Sequence[Night], older: Sequence[Night]
+    spec: NightlySpec, nights: Nights, night: Night, steps: Sequence[NightStep], earlier: Earlier
 ) -> NightVerdict:
-    verdict = judge(spec, night, steps, reference, older)
-    write_pages(night, verdict)
+    verdict = judge(spec, night, steps, earlier, _last_losses(night, steps))
+    write_pages(night, verdict, nights.verdicts(night.date, TREND_NIGHTS))
     write_whole(night.verdict_file, verdict.model_dump_json(indent=1))  # last: with it, the night is judged
     return verdict
 
 
-def _publish(spec: NightlySpec, night: Night, verdict: NightVerdict) -> None:
+def _last_losses(night: Night, steps: Sequence[NightStep]) -> dict[str, dict[str, float]]:
+    """Suite -> 'loss <module>' -> its loss over the last steps, where a suite trained."""
+    record = night.record()
+    done = [step for step in steps if step.verb == "distill" and record.of(step.name).status == "done"]
+    histories = {step.suite: DistillRun.of(step.experiment).read_history() for step in done}
+    return {suite: recent_losses(history) for suite, history in histories.items() if history}
+
+
+def _publish(spec: NightlySpec, night: Night, verdict: NightVerdict) -> str:
+    """Mirror the night and send its message. Returns where its page is read: an address, or else its path."""
     sink = MlflowSink.open(spec.place)
-    if sink is not None:
-        counts = {
-            "rows": sum(suite.rows for suite in verdict.suites),
-            "failed": sum(suite.failed for suite in verdict.suites),
-            "regressions": len(verdict.regressions),
-            "improvements": len(verdict.improvements),
-            "slowdowns": len(verdict.slowdowns),
-            "hours": sum(step.seconds for suite in verdict.suites for step in suite.steps) / 3600,
-        }
-        scores = {(suite.name, s.method): s.now for suite in verdict.suites for s in suite.scores}
-        where = sink.publish_night(
-            spec.place,
-            night.date,
-            metrics={name: float(value) for name, value in counts.items()} | score_metrics(scores),
-            tags={"status": verdict.status, "headline": verdict.headline, "git_commit": verdict.commit},
-            note=markdown(verdict),
-            artifacts={path.name: path for path in (night.page, night.note, night.verdict_file)},
-        )
-        if where:
-            say(f"MLflow: {where}")
-    if notify(verdict, night):
+    run = _mirror(sink, spec, night, verdict) if sink else None
+    if run:
+        say(f"MLflow: {run}")
+    served = f"{spec.url.rstrip('/')}/{night.date}/{night.page.name}" if spec.url else run or ""
+    page = served if served.startswith(SCHEMES) else str(night.page)
+    if notify(verdict, night, page):
         say("webhook: sent")
+    return page
+
+
+def _mirror(sink: MlflowSink, spec: NightlySpec, night: Night, verdict: NightVerdict) -> str | None:
+    counts = {
+        "rows": verdict.rows,
+        "failed": verdict.failed,
+        "lost": len(verdict.lost),
+        "regressions": len(verdict.regressions),
+        "improvements": len(verdict.improvements),
+        "slowdowns": len(verdict.slowdowns),
+        "hours": sum(step.seconds for suite in verdict.suites for step in suite.steps) / 3600,
+    }
+    scores = {(suite.name, s.method): s.now for suite in verdict.suites for s in suite.scores}
+    return sink.publish_night(
+        spec.place,
+        night.date,
+        metrics={name: float(value) for name, value in counts.items()} | score_metrics(scores),
+        tags={"status": verdict.status, "headline": verdict.headline, "git_commit": verdict.commit},
+        note=night.note.read_text(encoding="utf-8"),
+        artifacts={path.name: path for path in (night.page, night.note, night.verdict_file)},
+    )
 
 
 def _describe(spec: NightlySpec, nights: Nights, night: Night, steps: Sequence[NightStep]) -> None:

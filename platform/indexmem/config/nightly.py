@@ -55,12 +55,16 @@ class CompareConfig(Section):
     since: dt.date | None = Field(
         None, description="first night that may be a reference: set it to accept a change that is meant to stay"
     )
+    coverage_since: dt.date | None = Field(
+        None, description="first night whose cells and samples later ones must have: set it to accept lost coverage"
+    )
     level: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.01, description="probability, at most, that a night in which nothing changed raises an alarm"
     )
     minimum_effect: Annotated[float, Field(ge=0, le=1)] = Field(
         0.02, description="smaller losses of mean score are no regression, however certain"
     )
+    loss: Annotated[float, Field(gt=1)] = Field(1.1, description="factor in a training's loss that is a regression")
     slower: Annotated[float, Field(gt=1)] = Field(1.3, description="factor in time that is worth a warning")
 
 
@@ -87,6 +91,9 @@ class NightlySpec(Section):
     budget: NightBudget = NightBudget()
     compare: CompareConfig = CompareConfig()
     retention: RetentionConfig = RetentionConfig()
+    url: Annotated[str, Field(pattern=r"^https?://")] | None = Field(
+        None, description="where the folder of the nights is served, for links in messages"
+    )
     tracking: TrackingConfig = TrackingConfig()
     run: RunConfig = RunConfig()
 

@@ -15,13 +15,15 @@ from functools import partial
 import numpy as np
 
 from indexmem.config.nightly import CompareConfig
-from indexmem.nightly.rows import NightCell, NightScores, columns, common_samples, over_cells, scores_by_night
+from indexmem.nightly.rows import NightCell, NightScores, columns, over_cells
 from indexmem.nightly.significance import Wander, lower_tail, upper_tail
-from indexmem.nightly.verdict import Change
+from indexmem.nightly.verdict import Change, Flip
 from indexmem.results.comparison import holm, paired_difference
 from indexmem.results.units import Floats, Labels
 
 FAMILIES = 2
+FLIPPED = 0.5  # of a score, that an answer has to move
+MOST_FLIPS = 200  # that a verdict lists
 
 Groups = Mapping[str, str]  # sample -> the group that it belongs to, where it is not one of its own
 Tail = Callable[[Floats, Labels | None], float]
@@ -39,6 +41,7 @@ class Pair:
     groups_S: Labels | None = None  # samples with one label depend on each other; by default none do
     older_SN: Floats | None = None  # the same samples on nights before those, which tell of the spread of nights
     least_spread: float = 0.0  # between nights; of a cell its method's, since one module moves all cells
+    samples: Sequence[str] = ()  # names
 
     @property
     def tonight_S(self) -> Floats:
@@ -52,6 +55,11 @@ class Pair:
     @property
     def effect(self) -> float:
         return float((self.tonight_S - self.before_S).mean())
+
+    @property
+    def saturated(self) -> bool:
+        """Whether all answers are right, or none is: no gain, or no loss, can show."""
+        return bool(self.tonight_S.min() == 1 or self.tonight_S.max() == 0)
 
     @property
     def beyond_every_night(self) -> bool:
@@ -83,13 +91,17 @@ class Pair:
 
 @dataclass(frozen=True)
 class SuiteNights:
-    """A suite's scores tonight, on the nights that it is compared with, and on older ones, which tell of the spread."""
+    """A suite's scores tonight and on earlier nights, newest first.
+
+    Each cell is compared with the newest `nights` that have it: one that failed for a week is held against the nights
+    before. Those before these tell of the spread.
+    """
 
     suite: str
     tonight: NightScores
     earlier: Sequence[NightScores]
     groups: Groups = field(default_factory=dict)
-    older: Sequence[NightScores] = ()
+    nights: int = CompareConfig().nights
 
     def method_pairs(self) -> list[Pair]:
         """One pair for each method, over its cells that some earlier night has, too."""
@@ -113,12 +125,13 @@ class SuiteNights:
         scores: Callable[[NightScores], Mapping[str, float]],
     ) -> Pair:
         """`scores`: a night -> its score of each sample."""
-        tonight, earlier = scores(self.tonight), list(map(scores, self.earlier))
-        samples = common_samples(tonight, earlier)
+        tonight = scores(self.tonight)
+        known = [night for night in map(scores, self.earlier) if not tonight.keys().isdisjoint(night)]
+        earlier, older = known[: self.nights], known[self.nights :]
+        samples = sorted(tonight.keys() & set().union(*earlier))
         owners = np.array([self.groups.get(sample, sample) for sample in samples])
-        older_SN = columns(samples, list(map(scores, self.older)))
-        sides_SN = scores_by_night(tonight, earlier)
-        return Pair(self.suite, method, budget, benchmark, sides_SN, owners, older_SN)
+        sides_SN, older_SN = columns(samples, [tonight, *earlier]), columns(samples, older)
+        return Pair(self.suite, method, budget, benchmark, sides_SN, owners, older_SN, samples=samples)
 
 
 def families_of(suites: Sequence[SuiteNights]) -> list[list[Pair]]:
@@ -140,6 +153,21 @@ def regressions(families: Sequence[Sequence[Pair]], config: CompareConfig) -> li
 def improvements(families: Sequence[Sequence[Pair]], config: CompareConfig) -> list[Change]:
     """What is better than before: as `regressions`, with the signs turned."""
     return _moved(families, config, upper_tail, 1)
+
+
+def flips(cells: Sequence[Pair]) -> list[Flip]:
+    """Samples whose answers turned, those in most budgets first, MOST_FLIPS at most."""
+    turned: dict[tuple[str, str, str], dict[bool, list[str]]] = {}
+    for pair in cells:
+        for sample, move in zip(pair.samples, (pair.tonight_S - pair.before_S).tolist()):
+            if abs(move) > FLIPPED:
+                sides = turned.setdefault((pair.suite, pair.method, sample), {True: [], False: []})
+                sides[move < 0].append(pair.budget or "")
+    found = [
+        Flip(suite=suite, method=method, sample=sample, worse=tuple(sides[True]), better=tuple(sides[False]))
+        for (suite, method, sample), sides in turned.items()
+    ]
+    return sorted(found, key=lambda flip: (-len(flip.worse), -len(flip.better)))[:MOST_FLIPS]
 
 
 def _of_cell(night: NightScores, cell: NightCell) -> Mapping[str, float]:

@@ -2,142 +2,167 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import chain
 from statistics import mean
 
-import pyarrow as pa
-import pyarrow.compute as pc
+import numpy as np
 
-from indexmem.config.nightly import NightlySpec
-from indexmem.nightly.compare import Pair, SuiteNights, families_of, improvements, regressions
+from indexmem.config.nightly import CompareConfig, NightlySpec
+from indexmem.nightly.compare import Pair, SuiteNights, families_of, flips, improvements, regressions
 from indexmem.nightly.drive import step_ending
-from indexmem.nightly.night import Night, NightRecord
-from indexmem.nightly.rows import NightScores, Speeds, groups_of, read_suite_rows, scores_of, slowdowns, speeds_of
+from indexmem.nightly.facts import changes
+from indexmem.nightly.night import Night, Nights
+from indexmem.nightly.rows import NightScores, SuiteRows
+from indexmem.nightly.significance import Wander
+from indexmem.nightly.speeds import slowdowns
 from indexmem.nightly.steps import NightStep
-from indexmem.nightly.verdict import MethodScore, NightVerdict, Slowdown, StepOutcome, SuiteOutcome
-from indexmem.results.schema import OK
+from indexmem.nightly.verdict import Lost, MethodScore, ModuleLoss, NightVerdict, StepOutcome, SuiteOutcome
+
+SPREAD_NIGHTS = 20  # newest nights that tell how far nights are apart; each costs the reading of its rows
+
+Losses = Mapping[str, Mapping[str, float]]  # suite -> trained module -> its last loss
+NightRows = Mapping[str, SuiteRows]  # suite -> its rows
 
 
 @dataclass(frozen=True)
-class NightRows:
-    """What a night's suites have stored."""
+class Earlier:
+    """What a night is held against."""
 
-    night: Night
-    tables: Mapping[str, pa.Table]
+    reference: Sequence[Night]  # whose scores it is compared with, newest first; each cell with the newest that have it
+    whole: Night | None  # what it asked must be asked
+    good: Night | None  # the last that was neither worse nor lacked anything: what is different since may be the cause
 
     @classmethod
-    def read(cls, night: Night, suites: Sequence[str]) -> NightRows:
-        return cls(night, {suite: read_suite_rows(night.suite(suite)) for suite in suites})
+    def of(cls, nights: Nights, night: Night, config: CompareConfig) -> Earlier:
+        reference = nights.reference(night.date, config, max(SPREAD_NIGHTS, config.nights))
+        good = (other for other in reference if (verdict := other.verdict()) and not verdict.lost)
+        return cls(reference, nights.whole(night.date, config), next(good, next(iter(reference), None)))
 
-    @cached_property
-    def scores(self) -> Mapping[str, NightScores]:
-        return {suite: scores_of(rows) for suite, rows in self.tables.items()}
-
-    @cached_property
-    def groups(self) -> Mapping[str, Mapping[str, str]]:
-        return {suite: groups_of(rows) for suite, rows in self.tables.items()}
-
-    @cached_property
-    def speeds(self) -> Mapping[str, Speeds]:
-        return {suite: speeds_of(rows) for suite, rows in self.tables.items()}
+    def kept(self, config: CompareConfig) -> list[Night]:
+        """Nights whose rows later nights need."""
+        return [*self.reference[: config.nights], *filter(None, [self.whole, self.good])]
 
 
 def judge(
-    spec: NightlySpec, night: Night, steps: Sequence[NightStep], reference: Sequence[Night], older: Sequence[Night] = ()
+    spec: NightlySpec, night: Night, steps: Sequence[NightStep], earlier: Earlier, losses: Losses | None = None
 ) -> NightVerdict:
-    """Compare a night with those of the reference, newest first; `older` nights tell how far nights are apart."""
+    """Compare a night with those before. `losses`: of tonight's trainings."""
     suites = list(dict.fromkeys(step.suite for step in steps))
-    tonight = NightRows.read(night, suites)
-    earlier = [NightRows.read(other, suites) for other in reference]
-    long_ago = [NightRows.read(other, suites).scores for other in older]
-    families = families_of(
+    tonight, *known = [_read(other, suites) for other in (night, *earlier.reference)]
+    counted = earlier.reference[: spec.compare.nights]
+    cells, methods = families = families_of(
         [
-            SuiteNights(
-                suite,
-                scores,
-                [rows.scores[suite] for rows in earlier],
-                tonight.groups[suite],
-                [night[suite] for night in long_ago],
-            )
-            for suite, scores in tonight.scores.items()
+            SuiteNights(suite, rows.scores, [each[suite].scores for each in known], rows.groups, spec.compare.nights)
+            for suite, rows in tonight.items()
         ]
     )
-    cells, methods = families
-    record = night.record()
-    slower: list[Slowdown] = []
-    for suite in suites:
-        slower += slowdowns(suite, tonight.speeds[suite], [n.speeds[suite] for n in earlier], spec.compare.slower)
+    good = _read(earlier.good, suites) if earlier.good else tonight
+    outcomes = [
+        _outcome(
+            night,
+            [step for step in steps if step.suite == suite],
+            rows,
+            [pair for pair in methods if pair.suite == suite],
+            _module_losses(suite, (losses or {}).get(suite, {}), counted, spec.compare),
+        )
+        for suite, rows in tonight.items()
+    ]
+    slower = [
+        slowdowns(suite, rows.times, [each[suite].times for each in known[: len(counted)]], spec.compare.slower)
+        for suite, rows in tonight.items()
+    ]
     return NightVerdict(
         nightly=spec.name,
         date=night.date,
-        reference=tuple(other.date for other in reference),
-        suites=tuple(
-            _suite(suite, tonight, methods, record, [step for step in steps if step.suite == suite]) for suite in suites
-        ),
+        reference=tuple(other.date for other in counted),
+        suites=tuple(outcomes),
         compared=len(cells),
         level=spec.compare.level,
         minimum_effect=spec.compare.minimum_effect,
         regressions=tuple(regressions(families, spec.compare)),
         improvements=tuple(improvements(families, spec.compare)),
-        slowdowns=tuple(slower),
-        notes=tuple(_notes(tonight, earlier, cells)),
+        slowdowns=tuple(chain.from_iterable(slower)),
+        lost=tuple(_lost(earlier.whole, tonight, losses or {})),
+        changed=tuple(chain.from_iterable(changes(suite, good[suite].facts, tonight[suite].facts) for suite in suites)),
+        changed_since=earlier.good.date if earlier.good else None,
+        flips=tuple(flips(cells)),
+        saturated=sum(pair.saturated for pair in cells),
+        notes=tuple(_notes(tonight, cells, bool(known))),
     )
 
 
-def _suite(
-    name: str, tonight: NightRows, pairs: Sequence[Pair], record: NightRecord, steps: Sequence[NightStep]
+def _read(night: Night, suites: Sequence[str]) -> NightRows:
+    return {suite: SuiteRows.read(night.suite(suite)) for suite in suites}
+
+
+def _outcome(
+    night: Night, steps: Sequence[NightStep], rows: SuiteRows, pairs: Sequence[Pair], losses: Iterable[ModuleLoss]
 ) -> SuiteOutcome:
-    rows = tonight.tables[name]
+    record = night.record()
     outcomes = [
         StepOutcome(name=step.name, ending=step_ending(found), complete=found.status == "done", seconds=found.seconds)
         for step, found in ((step, record.of(step.name)) for step in steps)
     ]
+    report = steps[0].folder / "reports" / f"{steps[0].experiment.name}.html"
     return SuiteOutcome(
-        name=name,
-        rows=rows.num_rows,
-        failed=pc.sum(pc.not_equal(rows["status"], OK)).as_py() or 0,
-        commits=_commits(rows),
-        scores=tuple(_method_scores(tonight.scores[name], [pair for pair in pairs if pair.suite == name])),
+        name=steps[0].suite,
+        rows=rows.rows,
+        failed=rows.failed,
+        commits=rows.commits,
+        scores=tuple(_method_scores(rows.scores, pairs)),
         steps=tuple(outcomes),
+        losses=tuple(losses),
+        report=str(report.relative_to(night.folder)) if report.is_file() else "",
     )
 
 
-def _method_scores(scores: NightScores, pairs: Sequence[Pair]) -> list[MethodScore]:
-    compared = {
-        pair.method: MethodScore(
-            method=pair.method, now=float(pair.tonight_S.mean()), before=float(pair.before_S.mean())
-        )
-        for pair in pairs
-    }
-    found = []
+def _method_scores(scores: NightScores, pairs: Sequence[Pair]) -> Iterable[MethodScore]:
+    compared = {pair.method: (float(pair.tonight_S.mean()), float(pair.before_S.mean())) for pair in pairs}
     for method in sorted({cell.method for cell in scores}):
-        means = [mean(by_sample.values()) for cell, by_sample in scores.items() if cell.method == method]
-        found.append(compared.get(method) or MethodScore(method=method, now=mean(means)))
-    return found
+        alone = mean(mean(by_sample.values()) for cell, by_sample in scores.items() if cell.method == method)
+        now, before = compared.get(method, (alone, None))
+        yield MethodScore(method=method, now=now, before=before)
 
 
-def _commits(rows: pa.Table) -> tuple[str, ...]:
-    return tuple(sorted(filter(None, pc.unique(rows["git_commit"]).to_pylist())))
+def _module_losses(
+    suite: str, tonight: Mapping[str, float], earlier: Sequence[Night], config: CompareConfig
+) -> Iterable[ModuleLoss]:
+    """A loss is worse by the rules of scores: larger than on each night, by a factor, and beyond the nights' spread."""
+    nights = [verdict.losses(suite) for night in earlier if (verdict := night.verdict())]
+    for module, now in tonight.items():
+        before = [night[module] for night in nights if module in night]
+        worse = bool(before) and now > config.loss * max(before)
+        certain = worse and Wander.of(-np.array([[now, *before]])).tail() <= config.level
+        yield ModuleLoss(module=module, now=now, before=mean(before) if before else None, worse=certain)
 
 
-def _notes(tonight: NightRows, earlier: Sequence[NightRows], cells: Sequence[Pair]) -> list[str]:
-    """What the comparison leaves out."""
-    notes = []
-    newest = earlier[0].scores if earlier else {suite: {} for suite in tonight.scores}
-    for suite, scores in tonight.scores.items():
+def _lost(whole: Night | None, tonight: NightRows, losses: Losses) -> Iterable[Lost]:
+    """What the whole night asked and tonight did not, whatever the answers were."""
+    verdict = whole.verdict() if whole else None
+    if whole is None or verdict is None:
+        return
+    for suite in verdict.suites:
+        asked = tonight[suite.name].asked if suite.name in tonight else {}
+        for cell, samples in sorted(SuiteRows.read(whole.suite(suite.name)).asked.items()):
+            missing = samples - asked.get(cell, 0)
+            if missing > 0:
+                where = f"{cell.budget}, {cell.benchmark}"
+                yield Lost(suite=suite.name, method=cell.method, where=where, samples=missing, cell=cell not in asked)
+        for module in {loss.module for loss in suite.losses} - set(losses.get(suite.name, {})):
+            yield Lost(suite=suite.name, method=module, where="training", samples=0, cell=True)
+
+
+def _notes(tonight: NightRows, cells: Sequence[Pair], known: bool) -> Iterable[str]:
+    """What the comparison cannot tell."""
+    for suite, rows in tonight.items():
         compared = sum(pair.suite == suite for pair in cells)
-        if earlier and compared < len(scores):
-            notes.append(f"{suite}: {len(scores) - compared} cells are new and have no reference yet")
-        lost = set(newest[suite]) - set(scores)
-        if lost:
-            methods = ", ".join(sorted({cell.method for cell in lost}))
-            notes.append(f"{suite}: {len(lost)} cells of the night before have no score tonight ({methods})")
-        fewer = sum(len(set(before) - set(scores.get(cell, before))) for cell, before in newest[suite].items())
-        if fewer:
-            notes.append(f"{suite}: {fewer} scores of the night before have none tonight and are not compared")
-        commits = _commits(tonight.tables[suite])
-        if len(commits) > 1:
-            notes.append(f"{suite}: the code changed while the night ran ({', '.join(commits)})")
-    return notes
+        if known and compared < len(rows.scores):
+            yield f"{suite}: {len(rows.scores) - compared} cells are new and have no reference yet"
+        for score, said in ((1.0, "all samples right, no gain can show"), (0.0, "none right, no loss can show")):
+            methods = {cell.method for cell, samples in rows.scores.items() if set(samples.values()) == {score}}
+            if methods:
+                yield f"{suite}: saturated cells ({said}): {', '.join(sorted(methods))}"
+        if len(rows.commits) > 1:
+            yield f"{suite}: the code changed while the night ran ({', '.join(rows.commits)})"

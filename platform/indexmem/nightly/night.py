@@ -10,8 +10,9 @@ import contextlib
 import datetime as dt
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -150,18 +151,32 @@ class Nights:
                 nights.append(self.night(dt.date.fromisoformat(folder.name)))
         return sorted(nights, reverse=True)
 
-    def reference(self, date: dt.date, config: CompareConfig, most: int | None = None) -> list[Night]:
-        """The nights that this one is compared with, newest first; up to `most` of their kind, if that is given.
+    def verdicts(self, date: dt.date, most: int) -> list[NightVerdict]:
+        """Of the newest judged nights before `date`, oldest first."""
+        judged = (verdict for night in self.all() if night.date < date and (verdict := night.verdict()))
+        return list(islice(judged, most))[::-1]
 
-        A night that raised an alarm is none: the alarm stays on until the loss is mended or accepted (`since`).
+    def reference(self, date: dt.date, config: CompareConfig, most: int | None = None) -> list[Night]:
+        """The nights that this one's scores are compared with, newest first; up to `most`, if that is given.
+
+        A night with a regression is none: the alarm stays on until the loss is mended or accepted (`since`).
         """
-        earliest = config.since or dt.date.min
-        chosen: list[Night] = []
+        return list(islice(self._before(date, config.since, lambda verdict: verdict.regressed), most or config.nights))
+
+    def whole(self, date: dt.date, config: CompareConfig) -> Night | None:
+        """The newest earlier night that lacked nothing: what it asked, this one must ask."""
+        first = max(filter(None, (config.since, config.coverage_since)), default=None)
+        return next(self._before(date, first, lambda verdict: bool(verdict.lost)), None)
+
+    def _before(self, date: dt.date, first: dt.date | None, alarmed: Callable[[NightVerdict], bool]) -> Iterator[Night]:
+        """Nights from `first` on that left something to compare with and raised no such alarm; that of `first` itself
+        is accepted by naming it.
+        """
         for night in self.all():
-            if earliest <= night.date < date and night.has_rows and len(chosen) < (most or config.nights):
-                verdict = night.verdict()
-                chosen += [night] if verdict is not None and not verdict.regressions else []
-        return chosen
+            if (first or night.date) <= night.date < date and (verdict := night.verdict()) is not None:
+                there = verdict.measured and (night.has_rows or not verdict.rows)
+                if there and (night.date == first or not alarmed(verdict)):
+                    yield night
 
     def forget(self, retention: RetentionConfig, kept: Sequence[Night]) -> None:
         """Delete rows and modules of nights that have had their time, except those in `kept`."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from indexmem.config.section import Section
 from indexmem.files import write_whole
 from indexmem.nightly.night import Night, Nights
-from indexmem.nightly.verdict import Change, MethodScore, NightVerdict, Slowdown
+from indexmem.nightly.trend import Trend
+from indexmem.nightly.verdict import Change, MethodScore, NightVerdict, SuiteOutcome
 from indexmem.progress.status import duration
 
 ENOUGH_NIGHTS = 3  # two that are equal by chance look like a method that always answers alike
@@ -18,41 +21,45 @@ UNKNOWN_SPREAD = (
     f"Before there are {ENOUGH_NIGHTS} earlier nights, that does not hold for modules that every night trains anew: "
     "how far chance alone moves them is unknown."
 )
+SLOWER = "In prefills of the same samples, so that a loaded machine slows both sides. A warning only."
+LOST = "Measured before and not tonight. If that is meant, set compare.coverage_since={date}."
+FLIPS = "At which budgets a sample was answered right, and is not any more, or the other way round."
 MAX_ROWS = 50  # of a table; the rest is in verdict.json
 CHANGE_COLUMNS = ("suite", "method", "where", "before", "tonight", "change (95% interval)", "samples", "p")
-SLOW_COLUMNS = ("suite", "method", "median time of", "before", "tonight", "factor")
-NIGHT_COLUMNS = ("night", "status", "rows", "failed", "worse", "better", "time", "commit", "page")
+NIGHT_COLUMNS = ("night", "status", "rows", "failed", "lost", "worse", "better", "time", "commit", "page")
+SCORE_COLUMNS = ("method", "nights", "before", "tonight", "change in points")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A part of the page: a title, a sentence, a table. What is empty is left out."""
+    """A part of the page: a title, a sentence, a table. What has neither sentence nor rows is left out."""
 
     title: str
     text: str = ""
     columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
+    rows: tuple[tuple[str | Trend, ...], ...] = ()
     names: int = 0  # leading columns that hold names, not numbers
+    link: str = ""  # what the title leads to, from the page's folder
 
 
-def write_pages(night: Night, verdict: NightVerdict) -> None:
-    """Write the night's two pages."""
-    write_whole(night.note, markdown(verdict))
-    write_whole(night.page, html(verdict))
+def write_pages(night: Night, verdict: NightVerdict, before: Sequence[NightVerdict] = ()) -> None:
+    """Write the night's two pages. `before`: verdicts of earlier nights, oldest first, for trends."""
+    write_whole(night.note, markdown(verdict, before))
+    write_whole(night.page, html(verdict, before))
 
 
-def markdown(verdict: NightVerdict) -> str:
+def markdown(verdict: NightVerdict, before: Sequence[NightVerdict] = ()) -> str:
     """The verdict as Markdown."""
     parts = [f"## {verdict.nightly} {verdict.date}", f"**{verdict.headline}**", explanation(verdict)]
-    for block in blocks(verdict):
+    for block in blocks(verdict, before):
         table = [block.columns, ["---"] * len(block.columns), *block.rows] if block.rows else []
-        lines = ["| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in table]
+        lines = ["| " + " | ".join(str(cell).replace("|", "/") for cell in line) + " |" for line in table]
         parts += filter(None, [f"### {block.title}", block.text, "\n".join(lines)])
     parts += ["\n".join(f"- {note}" for note in verdict.notes)] if verdict.notes else []
     return "\n\n".join([*parts, f"Code: {verdict.commit or 'unknown'}"]) + "\n"
 
 
-def html(verdict: NightVerdict) -> str:
+def html(verdict: NightVerdict, before: Sequence[NightVerdict] = ()) -> str:
     """The verdict as a page without scripts, which may request nothing. All text is escaped."""
     environment = Environment(
         loader=PackageLoader("indexmem.nightly"),
@@ -63,26 +70,49 @@ def html(verdict: NightVerdict) -> str:
     )
     style = files("indexmem.nightly").joinpath("templates", "nightly.css").read_text(encoding="utf-8")
     return environment.get_template("nightly.html.j2").render(
-        verdict=verdict, explanation=explanation(verdict), blocks=blocks(verdict), style=Markup(style)
+        verdict=verdict,
+        explanation=explanation(verdict),
+        blocks=blocks(verdict, before),
+        before=[night.date for night in before[-7:]],
+        style=Markup(style),
     )
 
 
-def blocks(verdict: NightVerdict) -> list[Block]:
-    """What moved, what became slower, and each suite."""
-    found = []
-    for title, changes in (("Worse", verdict.regressions), ("Better", verdict.improvements)):
-        more = f"and {len(changes) - MAX_ROWS} more, in verdict.json" if len(changes) > MAX_ROWS else ""
-        if changes:
-            found.append(Block(title, more, CHANGE_COLUMNS, tuple(map(_change_row, changes[:MAX_ROWS])), names=3))
-    if verdict.slowdowns:
-        text = "A warning only: machines are shared. Medians over rows on the same kind of device."
-        found.append(Block("Slower", text, SLOW_COLUMNS, tuple(map(_slow_row, verdict.slowdowns[:MAX_ROWS])), names=3))
-    for suite in verdict.suites:
-        steps = ", ".join(f"{step.name} {step.ending} ({duration(step.seconds)})" for step in suite.steps)
-        text = f"{suite.rows} rows, {suite.failed} failed; {steps}."
-        rows = tuple((s.method, _percent(s.before), _percent(s.now), _points(s)) for s in suite.scores)
-        found.append(Block(suite.name, text, ("method", "before", "tonight", "change in points"), rows, names=1))
-    return found
+def blocks(verdict: NightVerdict, before: Sequence[NightVerdict]) -> list[Block]:
+    """What moved, what is not measured any more, what may be why, and each suite."""
+    since = f"Since the last good night, {verdict.changed_since}."
+    found = [
+        _table("Worse", "", CHANGE_COLUMNS, map(_change_row, verdict.regressions), 3),
+        *(_listed(f"Training loss of {suite.name}", "", suite.losses, 1) for suite in verdict.suites),
+        _listed("Lost", LOST.format(date=verdict.date), verdict.lost, 3),
+        _table("Better", "", CHANGE_COLUMNS, map(_change_row, verdict.improvements), 3),
+        _listed("Changed", since, verdict.changed, 4),
+        _listed("Samples that flipped", FLIPS, verdict.flips, 5),
+        _listed("Slower", SLOWER, verdict.slowdowns, 3),
+    ]
+    return [block for block in found if block.rows] + [_suite(suite, [*before, verdict]) for suite in verdict.suites]
+
+
+def _listed(title: str, text: str, found: Sequence[Section], names: int) -> Block:
+    """A row for each, with a column for each of their fields."""
+    columns = tuple(type(found[0]).model_fields) if found else ()
+    return _table(title, text, columns, (tuple(_shown(value) for _, value in each) for each in found), names)
+
+
+def _table(title: str, text: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]], names: int) -> Block:
+    every = tuple(rows)
+    more = f" {len(every) - MAX_ROWS} more are in verdict.json." if len(every) > MAX_ROWS else ""
+    return Block(title, text + more, columns, every[:MAX_ROWS], names)
+
+
+def _suite(suite: SuiteOutcome, nights: Sequence[NightVerdict]) -> Block:
+    steps = ", ".join(f"{step.name} {step.ending} ({duration(step.seconds)})" for step in suite.steps)
+    rows = tuple(
+        (s.method, Trend.of(suite.name, s.method, nights), _percent(s.before), _percent(s.now), _points(s))
+        for s in suite.scores
+    )
+    text = f"{suite.rows} rows, {suite.failed} failed; {steps}."
+    return Block(suite.name, text, SCORE_COLUMNS, rows, names=2, link=suite.report)
 
 
 def explanation(verdict: NightVerdict) -> str:
@@ -91,10 +121,10 @@ def explanation(verdict: NightVerdict) -> str:
         return "Later nights will be compared with this one."
     nights = ", ".join(map(str, verdict.reference))
     said = (
-        f"Compared on the same samples with {nights}. A regression loses at least "
-        f"{100 * verdict.minimum_effect:g} points, is lower than on each of these nights, and is significant over the "
-        f"whole table, by the luck of samples and by the spread of the earlier nights: when nothing changed, at most "
-        f"{100 * verdict.level:g}% of nights show one."
+        f"Compared on the same samples with {nights}; a cell that these lack, with older nights. A regression loses "
+        f"at least {100 * verdict.minimum_effect:g} points, is lower than on each of these nights, and is significant "
+        f"over the whole table, by the luck of samples and by the spread of the earlier nights: when nothing changed, "
+        f"at most {100 * verdict.level:g}% of nights show one."
     )
     return said if len(verdict.reference) >= ENOUGH_NIGHTS else f"{said} {UNKNOWN_SPREAD}"
 
@@ -105,10 +135,10 @@ def nights_table(nights: Nights, last: int) -> str:
     for night in nights.all()[:last]:
         verdict, spent = night.verdict(), duration(night.record().seconds)
         if verdict is None:
-            lines.append((str(night.date), "unfinished", "", "", "", "", spent, "", str(night.folder)))
+            lines.append((str(night.date), "unfinished", *[""] * 5, spent, "", str(night.folder)))
             continue
-        rows, failed = sum(suite.rows for suite in verdict.suites), sum(suite.failed for suite in verdict.suites)
-        counts = map(str, (rows, failed, len(verdict.regressions), len(verdict.improvements)))
+        moved = (verdict.lost, verdict.regressions, verdict.improvements)
+        counts = map(str, (verdict.rows, verdict.failed, *map(len, moved)))
         lines.append((str(night.date), verdict.status, *counts, spent, verdict.commit[:12], str(night.page)))
     if len(lines) == 1:
         return f"no nights yet under {nights.folder}"
@@ -123,9 +153,15 @@ def _change_row(change: Change) -> tuple[str, ...]:
     return (*places, interval, str(change.samples), p_value)
 
 
-def _slow_row(slow: Slowdown) -> tuple[str, ...]:
-    times = (_seconds(slow.before), _seconds(slow.now), f"{slow.now / slow.before:.1f}x")
-    return (slow.suite, slow.method, slow.measure, *times)
+def _shown(value: object) -> str:
+    match value:
+        case tuple():
+            return ", ".join(value)
+        case bool() | None:
+            return {True: "yes", False: "no", None: "-"}[value]
+        case float():
+            return f"{value:.3g}"
+    return str(value)
 
 
 def _percent(share: float | None) -> str:
@@ -134,8 +170,3 @@ def _percent(share: float | None) -> str:
 
 def _points(score: MethodScore) -> str:
     return "-" if score.before is None else f"{100 * (score.now - score.before):+.1f}"
-
-
-def _seconds(value: float) -> str:
-    """0.0123 -> '12.3 ms', 6.1 -> '6.1 s'."""
-    return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.3g} s"

@@ -1,24 +1,25 @@
-"""A night's rows: scores by cell and sample, which can be laid side by side, and how long answers took."""
+"""A night's rows: what was asked and how it was answered, by cell and sample, to lay nights side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from indexmem.nightly.verdict import Slowdown
+from indexmem.nightly.facts import FACT_COLUMNS, Facts
+from indexmem.nightly.speeds import TIME_COLUMNS, Times, times_of
 from indexmem.results.schema import OK
 from indexmem.results.store import RowStore
 from indexmem.results.units import Floats
 
-ROW_COLUMNS = (
-    *("method", "budget", "benchmark", "benchmark_build", "model_fingerprint", "sample_id", "repeat", "score"),
-    *("group", "status", "git_commit", "device", "score_seconds", "decode_seconds", "new_tokens"),
+CELL_COLUMNS = ("method", "budget", "benchmark", "model_fingerprint", "benchmark_build")
+ROW_COLUMNS = tuple(
+    dict.fromkeys((*CELL_COLUMNS, "sample_id", "repeat", "score", "group", "status", *FACT_COLUMNS, *TIME_COLUMNS))
 )
 
 
@@ -34,40 +35,37 @@ class NightCell(NamedTuple):
 NightScores = Mapping[NightCell, Mapping[str, float]]  # -> sample -> mean score of its repeats
 
 
-def read_suite_rows(suite: Path) -> pa.Table:
-    """All rows of a suite's run root, ROW_COLUMNS alone; no rows where nothing is stored."""
-    folder = suite / "results" / "rows"
-    partitions = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return RowStore(suite / "results").read(partitions, columns=ROW_COLUMNS)
+@dataclass(frozen=True)
+class SuiteRows:
+    """What a suite stored, reduced to what is compared."""
 
+    rows: int
+    failed: int
+    asked: Mapping[NightCell, int]  # samples that have a row, be it a failed one
+    scores: NightScores
+    groups: Mapping[str, str]  # sample -> its group, of samples that have one
+    times: Times
+    facts: Facts
+    commits: tuple[str, ...]  # of the code that computed them
 
-def scores_of(rows: pa.Table) -> NightScores:
-    """Finished rows alone: a failed sample has no score and is reported elsewhere."""
-    names = ("method", "budget", "benchmark", "model_fingerprint", "benchmark_build", "sample_id")
-    finished = rows.filter(pc.and_(pc.equal(rows["status"], OK), pc.is_valid(rows["score"])))
-    means = finished.group_by(names).aggregate([("score", "mean")])
-    scores: dict[NightCell, dict[str, float]] = {}
-    for method, budget, benchmark, model, build, sample, score in zip(
-        *(means[name].to_pylist() for name in (*names, "score_mean"))
-    ):
-        scores.setdefault(NightCell(method, budget, benchmark, f"{model}-{build}"), {})[sample] = score
-    return scores
-
-
-def groups_of(rows: pa.Table) -> dict[str, str]:
-    """Sample -> its group, of samples that have one. Rows from before there were groups have none."""
-    known = rows.filter(pc.is_valid(rows["group"]))
-    return dict(zip(known["sample_id"].to_pylist(), known["group"].to_pylist()))
-
-
-def common_samples(tonight: Mapping[str, float], earlier: Sequence[Mapping[str, float]]) -> list[str]:
-    """The samples that tonight and some earlier night have, sorted."""
-    return sorted(sample for sample in tonight if any(sample in night for night in earlier))
-
-
-def scores_by_night(tonight: Mapping[str, float], earlier: Sequence[Mapping[str, float]]) -> Floats:
-    """[S, 1 + nights]: scores of the common samples; NaN where a night has none."""
-    return columns(common_samples(tonight, earlier), (tonight, *earlier))
+    @classmethod
+    def read(cls, suite: Path) -> SuiteRows:
+        """All rows of a suite's run root; no rows where nothing is stored."""
+        folder = suite / "results" / "rows"
+        partitions = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        rows = RowStore(suite / "results").read(partitions, columns=ROW_COLUMNS)
+        finished = rows.filter(pc.and_(pc.equal(rows["status"], OK), pc.is_valid(rows["score"])))
+        grouped = rows.filter(pc.is_valid(rows["group"]))  # rows from before there were groups have none
+        return cls(
+            rows=rows.num_rows,
+            failed=pc.sum(pc.not_equal(rows["status"], OK)).as_py() or 0,
+            asked=_asked(rows),
+            scores=_scores(finished),
+            groups=dict(zip(grouped["sample_id"].to_pylist(), grouped["group"].to_pylist())),
+            times=times_of(finished),
+            facts=Facts.of(suite, rows),
+            commits=tuple(sorted(filter(None, pc.unique(rows["git_commit"]).to_pylist()))),
+        )
 
 
 def columns(samples: Sequence[str], nights: Sequence[Mapping[str, float]]) -> Floats:
@@ -93,35 +91,21 @@ def over_cells(scores: NightScores, cells: Sequence[NightCell]) -> dict[str, flo
     return means
 
 
-class Speed(NamedTuple):
-    """Median times of a method's rows on one kind of device, in seconds."""
-
-    decode: float  # of the batch that a row was decoded in
-    token: float  # decoding time of a row over its new tokens
-    score: float
+def _cell(method: str, budget: str, benchmark: str, model: str, build: str) -> NightCell:
+    return NightCell(method, budget, benchmark, f"{model}-{build}")
 
 
-TIMES = ("decoding a batch", "decoding a token", "scoring a context")  # as in Speed
-Speeds = Mapping[tuple[str, str], Speed]  # (method, device)
+def _asked(rows: pa.Table) -> dict[NightCell, int]:
+    counts = rows.group_by(CELL_COLUMNS).aggregate([("sample_id", "count_distinct")])
+    cells = map(_cell, *(counts[name].to_pylist() for name in CELL_COLUMNS))
+    return dict(zip(cells, counts["sample_id_count_distinct"].to_pylist()))
 
 
-def speeds_of(rows: pa.Table) -> Speeds:
-    """Medians over finished rows. Rows without times, such as those of other tools, are left out."""
-    finished = rows.filter(pc.and_(pc.equal(rows["status"], OK), pc.greater(rows["new_tokens"], 0)))
-    times: dict[tuple[str, str], list[Speed]] = {}
-    names = ("method", "device", "decode_seconds", "new_tokens", "score_seconds")
-    for method, device, decode, tokens, score in zip(*(finished[name].to_pylist() for name in names)):
-        if decode is not None and score is not None:
-            times.setdefault((method, device or ""), []).append(Speed(decode, decode / tokens, score))
-    return {key: Speed(*map(median, zip(*found))) for key, found in times.items()}
-
-
-def slowdowns(suite: str, tonight: Speeds, earlier: Sequence[Speeds], factor: float) -> list[Slowdown]:
-    """Times that are more than `factor` of their median over earlier nights with the same device."""
-    found = []
-    for (method, device), speed in sorted(tonight.items()):
-        known = [night[method, device] for night in earlier if (method, device) in night]
-        for measure, now, before in zip(TIMES, speed, map(median, zip(*known))):
-            if before > 0 and now > factor * before:
-                found.append(Slowdown(suite=suite, method=method, measure=measure, before=before, now=now))
-    return found
+def _scores(finished: pa.Table) -> NightScores:
+    """Finished rows alone: a failed sample has no score and is reported elsewhere."""
+    means = finished.group_by([*CELL_COLUMNS, "sample_id"]).aggregate([("score", "mean")])
+    cells = map(_cell, *(means[name].to_pylist() for name in CELL_COLUMNS))
+    scores: dict[NightCell, dict[str, float]] = {}
+    for cell, sample, score in zip(cells, means["sample_id"].to_pylist(), means["score_mean"].to_pylist()):
+        scores.setdefault(cell, {})[sample] = score
+    return scores

@@ -64,8 +64,10 @@ def _steps(spec: NightlySpec, suite: SuiteConfig, night: Night) -> list[NightSte
         experiment = load(frozen)
     else:
         # The night publishes its suites itself: MLflow knows specs by their content, and every night's is the same.
-        own = [f"run.root={folder}", "tracking.enabled=false"]
-        experiment = with_overrides(load(suite.spec, suite.overrides), own)
+        experiment = load(suite.spec, suite.overrides)
+        wait = experiment.run.wait_for_nodes or spec.run.wait_for_nodes
+        own = [f"run.root={folder}", f"run.wait_for_nodes={wait}", "tracking.enabled=false"]
+        experiment = with_overrides(experiment, own)
     counted = spec.budget.gpu_hours is not None
     return [
         NightStep(suite.name, verb, experiment, folder, _gpus(suite, verb, experiment, counted)) for verb in suite.verbs

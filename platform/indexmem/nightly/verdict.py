@@ -7,8 +7,9 @@ from typing import Literal
 
 from indexmem.config.section import Section
 
-Status = Literal["fine", "failures", "regression"]
-EXIT_CODES: dict[Status, int] = {"fine": 0, "failures": 1, "regression": 3}
+Status = Literal["fine", "failures", "coverage", "regression"]
+EXIT_CODES: dict[Status, int] = {"fine": 0, "failures": 1, "coverage": 5, "regression": 3}
+NAMES = 4  # that a headline lists of a kind; the page has all
 
 
 class Change(Section):
@@ -36,13 +37,51 @@ class Change(Section):
 
 
 class Slowdown(Section):
-    """A median time of a method that grew on the same kind of device. A warning, no alarm."""
+    """A median time of a method that grew on the same kind of device, in prefills of the same samples. No alarm."""
 
     suite: str
     method: str
     measure: str
-    before: float  # seconds
+    before: float
     now: float
+
+
+class Lost(Section):
+    """A cell that had more samples on the night that tonight's coverage is held against."""
+
+    suite: str
+    method: str
+    where: str  # budget and benchmark
+    samples: int  # that have no row tonight, not even a failed one
+    cell: bool  # whether all of them are lost
+
+
+class Changed(Section):
+    """Something of a suite's settings, code, data or libraries that was different on the night before."""
+
+    suite: str
+    what: str  # "grid.seed", "commit", "torch", ...
+    before: str
+    now: str
+
+
+class Flip(Section):
+    """A sample that a method used to answer right and no longer does, or the other way round."""
+
+    suite: str
+    method: str
+    sample: str
+    worse: tuple[str, ...]  # budgets
+    better: tuple[str, ...]
+
+
+class ModuleLoss(Section):
+    """A trained module's loss over its last steps."""
+
+    module: str  # "loss indexer"
+    now: float
+    before: float | None = None  # mean over the nights before; None without any
+    worse: bool = False  # so much higher than on each of them that it is a regression
 
 
 class StepOutcome(Section):
@@ -71,6 +110,8 @@ class SuiteOutcome(Section):
     commits: tuple[str, ...]  # of the code that computed the rows
     scores: tuple[MethodScore, ...]
     steps: tuple[StepOutcome, ...]
+    losses: tuple[ModuleLoss, ...] = ()
+    report: str = ""  # the grid's own, from the night's folder
 
     @property
     def troubled(self) -> bool:
@@ -91,12 +132,23 @@ class NightVerdict(Section):
     regressions: tuple[Change, ...] = ()  # the largest first
     improvements: tuple[Change, ...] = ()
     slowdowns: tuple[Slowdown, ...] = ()
-    notes: tuple[str, ...] = ()  # what could not be compared, and why
+    lost: tuple[Lost, ...] = ()
+    changed: tuple[Changed, ...] = ()
+    changed_since: dt.date | None = None  # the last good night; None: there is none
+    flips: tuple[Flip, ...] = ()  # those in most budgets first
+    saturated: int = 0  # cells in which no sample can become better, or none worse
+    notes: tuple[str, ...] = ()
+
+    @property
+    def regressed(self) -> bool:
+        return bool(self.regressions) or any(loss.worse for suite in self.suites for loss in suite.losses)
 
     @property
     def status(self) -> Status:
-        if self.regressions:
+        if self.regressed:
             return "regression"
+        if self.lost:
+            return "coverage"
         return "failures" if any(suite.troubled for suite in self.suites) else "fine"
 
     @property
@@ -104,22 +156,85 @@ class NightVerdict(Section):
         return EXIT_CODES[self.status]
 
     @property
+    def rows(self) -> int:
+        return sum(suite.rows for suite in self.suites)
+
+    @property
+    def failed(self) -> int:
+        return sum(suite.failed for suite in self.suites)
+
+    @property
+    def measured(self) -> bool:
+        """Whether later nights have something to be compared with."""
+        return self.rows > self.failed or any(suite.losses for suite in self.suites)
+
+    def losses(self, suite: str) -> dict[str, float]:
+        """Of the modules that a suite trained."""
+        return {loss.module: loss.now for outcome in self.suites if outcome.name == suite for loss in outcome.losses}
+
+    def score(self, suite: str, method: str) -> float | None:
+        """A method's mean score; None without any."""
+        outcomes = [outcome.scores for outcome in self.suites if outcome.name == suite]
+        return next((score.now for scores in outcomes for score in scores if score.method == method), None)
+
+    @property
     def commit(self) -> str:
         return ", ".join(sorted({commit for suite in self.suites for commit in suite.commits}))
 
     @property
     def headline(self) -> str:
-        """One sentence, for a subject line."""
-        failed = sum(suite.failed for suite in self.suites)
+        """One sentence, for a subject line: all that moved, the worst first."""
+        losses = [
+            f"{loss.module} ({suite.name}) {loss.before:.3g} -> {loss.now:.3g}"
+            for suite in self.suites
+            for loss in suite.losses
+            if loss.worse
+        ]
+        said = [*_largest(self.regressions), *losses, *self._lost(), *self._trouble()]
+        said += [f"better: {', '.join(better)}"] if (better := _largest(self.improvements)) else []
+        slower = dict.fromkeys(f"{slow.method} ({slow.suite})" for slow in self.slowdowns)
+        said = said or [self._as_before()]
+        said += [f"slower: {_some(list(slower))}"] if slower else []
+        known = dict.fromkeys(change.what for change in self.changed if change.what != "commit")
+        said += [f"changed: {_some(list(known))}"] if known else []
+        return f"{self.status.capitalize()}: {'; '.join(said)}."
+
+    def _lost(self) -> list[str]:
+        """'12 cells of smoke (knorm, snapkv) lost': what is not measured any more."""
+        found = []
+        for suite in dict.fromkeys(lost.suite for lost in self.lost):
+            of_suite = [lost for lost in self.lost if lost.suite == suite]
+            methods = _some(list(dict.fromkeys(lost.method for lost in of_suite)))
+            cells = sum(lost.cell for lost in of_suite)
+            counted = f"{cells} cells" if cells else f"{sum(lost.samples for lost in of_suite)} rows"
+            found.append(f"{counted} of {suite} are gone ({methods})")
+        return found
+
+    def _trouble(self) -> list[str]:
         incomplete = [step.name for suite in self.suites for step in suite.steps if not step.complete]
-        if self.regressions:
-            largest = {(change.suite, change.method): change.effect for change in reversed(self.regressions)}
-            losses = [f"{method} ({suite}) {100 * effect:+.1f} points" for (suite, method), effect in largest.items()]
-            return f"Regression: {', '.join(reversed(losses))}."
-        if self.status == "failures":
-            parts = [f"{failed} rows failed"] if failed else []
-            parts += [f"{', '.join(incomplete)} did not end well"] if incomplete else []
-            return f"No regression, but {' and '.join(parts) or 'a suite has no rows'}."
+        found = [f"{self.failed} rows failed"] if self.failed else []
+        found += [f"{', '.join(incomplete)} did not end well"] if incomplete else []
+        silent = self.status == "failures" and not found
+        return ["a suite has no rows"] if silent else found
+
+    def _as_before(self) -> str:
+        if not self.reference:
+            return "no earlier night to compare with"
         if not self.compared:
-            return "Fine. There was no earlier night to compare with."
-        return f"Fine: {self.compared} cells as on the {len(self.reference)} nights before."
+            return "nothing was evaluated, so no scores were compared"
+        saturated = f", {self.saturated} of them saturated" if self.saturated else ""
+        nights = "night before" if len(self.reference) == 1 else f"{len(self.reference)} nights before"
+        return f"{self.compared} cells as on the {nights}{saturated}"
+
+
+def _largest(changes: tuple[Change, ...]) -> list[str]:
+    """The largest change of each method and suite, in the order given."""
+    largest: dict[str, float] = {}
+    for change in changes:
+        largest.setdefault(f"{change.method} ({change.suite})", change.effect)
+    return [f"{name} {100 * effect:+.1f} points" for name, effect in largest.items()]
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return ", ".join(names[:NAMES]) + more

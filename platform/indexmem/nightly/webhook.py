@@ -15,23 +15,25 @@ from indexmem.nightly.verdict import NightVerdict
 
 VARIABLE = "INDEXMEM_NIGHTLY_WEBHOOK"
 SECONDS = 10.0
+SCHEMES = ("http://", "https://")
 
 
-def payload(verdict: NightVerdict, night: Night) -> dict[str, object]:
-    """The verdict with its status and a `text`, which chat services show."""
-    summary = {"status": verdict.status, "text": f"{verdict.nightly} {verdict.date}: {verdict.headline}"}
-    return summary | {"page": str(night.page), "verdict": verdict.model_dump(mode="json")}
+def payload(verdict: NightVerdict, page: str) -> dict[str, object]:
+    """The verdict with its status and a `text`, which chat services show. `page`: its address, or else its path."""
+    text = f"{verdict.nightly} {verdict.date}: {verdict.headline}"
+    link = f" {page}" if page.startswith(SCHEMES) else ""  # a path leads nowhere from a chat
+    return {"status": verdict.status, "text": text + link, "page": page, "verdict": verdict.model_dump(mode="json")}
 
 
-def notify(verdict: NightVerdict, night: Night) -> bool:
+def notify(verdict: NightVerdict, night: Night, page: str) -> bool:
     """Post each verdict of a night once. Returns whether it was taken now; a failure warns and is tried again later."""
     address = os.environ.get(VARIABLE, "")
-    content = payload(verdict, night)
-    sent, digest = night.folder / "notified", content_hash(content)
+    content = payload(verdict, page)
+    sent, digest = night.folder / "notified", content_hash(content["verdict"])
     if not address or (sent.is_file() and sent.read_text() == digest):
         return False
     try:
-        if not address.startswith(("http://", "https://")):
+        if not address.startswith(SCHEMES):
             raise ValueError("not an http address")
         headers = {"Content-Type": "application/json", "User-Agent": "indexmem"}
         request = urllib.request.Request(address, json.dumps(content).encode(), headers)
