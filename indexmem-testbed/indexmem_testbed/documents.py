@@ -21,7 +21,7 @@ from indexmem.benchmarks.ruler.corpora import Corpus
 from indexmem.benchmarks.ruler.invented import one_document, two_documents
 from indexmem.benchmarks.ruler.qa import DOCUMENT_TOKENS, GeneratedQuestions
 from indexmem.benchmarks.ruler.suite import FIXED_TASKS
-from indexmem.benchmarks.ruler.task import Draft, DrawSample, RulerTask
+from indexmem.benchmarks.ruler.task import Draft, DrawText, RulerTask
 from indexmem.models.prompt import PromptFormat, encode
 from indexmem_testbed.exchanges import MANY_NEEDLES, Exchange, read
 
@@ -89,7 +89,7 @@ class DocumentMaker:
         context = self._ids(fitted)
         parts = [(context, TEXT)]
         room = length - len(context)
-        for exchange in read(task, fitted, drawn.question, rng)[:asked]:
+        for exchange in read(task, fitted, drawn.asked[0].question, rng)[:asked]:
             question, answer = self._exchange(exchange)
             room -= len(question) + len(answer)
             if room < 0:
@@ -103,7 +103,7 @@ class DocumentMaker:
         return self.haystack[start : start + CHARACTERS_PER_TOKEN * length]
 
     @cached_property
-    def _word_lists(self) -> Mapping[bool, DrawSample]:
+    def _word_lists(self) -> Mapping[bool, DrawText]:
         """Of common words extraction, at RULER's lengths and below: slow to prepare and equal for all contexts."""
         lengths = {False: common_words.SHORT - 1, True: common_words.SHORT}
         builds = {long: BuildContext(self.tokenizer, length, 0, "") for long, length in lengths.items()}
@@ -117,7 +117,8 @@ class DocumentMaker:
 
     def _fitted(self, draft: Draft, wanted: int, length: int) -> str | None:
         """The context with as many units as `wanted` tokens hold, or the fewest that it needs within `length`."""
-        question = PromptFormat.of(self.tokenizer).question(draft.question, draft.answer_prefix)
+        (asked,) = draft.asked
+        question = PromptFormat.of(self.tokenizer).question(asked.question, asked.answer_prefix)
         base = len(self._ids(draft.context(0))) + len(encode(self.tokenizer, question))
         most = draft.most or length
         tokens = np.resize(draft.unit_tokens, min(most, length))

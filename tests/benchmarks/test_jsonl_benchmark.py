@@ -77,6 +77,37 @@ def test_questions_on_one_text_are_a_group(tmp_path):
         list(make(write(tmp_path, ROW | {"group": 7})).samples(1, BUILD))
 
 
+def test_a_line_may_ask_several_questions_which_share_what_they_do_not_say(tmp_path):
+    shared = {"context": ROW["context"], "labels": {"kind": "easy"}, "max_new_tokens": 7}
+    asked = [
+        {"question": "Where?", "answers": ["harbour"]},
+        {"question": "What?", "answers": ["A"], "options": ["lantern", "boat"], "labels": {"kind": "choice"}},
+    ]
+    benchmark = make(write(tmp_path, shared | {"questions": asked}, CHOICE))
+    samples = list(benchmark.samples(9, BUILD))
+    alone = list(make(write(tmp_path, *[shared | row for row in asked], CHOICE)).samples(9, BUILD))
+    assert samples == alone
+    assert [sample.id for sample in samples] == ["jsonl/0", "jsonl/1", "jsonl/2"]
+    assert [sample.labels for sample in samples[:2]] == [{"kind": "easy"}, {"kind": "choice"}]
+    assert samples[0].own_group == samples[1].own_group != samples[2].own_group
+
+
+@pytest.mark.parametrize(
+    ("questions", "said"),
+    [
+        ([], "line 1: 'questions' must list one at least"),
+        ("Where?", "line 1: 'questions' must be a list"),
+        (["Where?"], "line 1: question 1 must be a mapping"),
+        ([{"question": "Where?", "answers": ["x"]}, {"question": "?"}], "question 2: the field 'answers' is missing"),
+        ([{"question": "Where?", "answers": ["x"], "hint": "no"}], "question 1: unknown field 'hint'"),
+    ],
+)
+def test_a_bad_question_is_named(tmp_path, questions, said):
+    benchmark = make(write(tmp_path, {"context": "x", "questions": questions}))
+    with pytest.raises(UserError, match=said):
+        list(benchmark.samples(1, BUILD))
+
+
 def test_a_sample_without_a_context_is_a_group_of_its_own():
     """As maths problems are; where a context is read, an empty one is refused."""
     samples = [Sample(f"maths/{number}", "maths", "", "what?", "", ("x",), 9) for number in range(2)]
@@ -129,7 +160,7 @@ def test_every_metric_is_tested():
         (ROW | {"context": "cut \ude00 off"}, "line 3: not valid JSON .half a character"),
         (ROW | {"labels": {"\ud83d": 1}}, "line 3: not valid JSON .half a character"),
         (ROW | {"labels": {"depth": float("nan")}}, "line 3: not valid JSON .NaN is no number"),
-        ("[]", "line 3: expected an object with the fields context .text., question"),
+        ("[]", "line 3: expected an object with the fields context"),
         ({"context": "x"}, "line 3: the field 'question' is missing. Expected: context .text., .*answers .a list."),
         (ROW | {"question": 3}, "line 3: 'question' must be text, got 3"),
         (ROW | {"context": ""}, "line 3: 'context' is empty"),

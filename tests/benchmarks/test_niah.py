@@ -14,7 +14,9 @@ from tiny_tokenizers import KINDS, SENTENCES, TEXT, tiny_tokenizer
 from indexmem.benchmarks.base import BuildContext, Sample, build_hash
 from indexmem.benchmarks.registry import get_benchmark
 from indexmem.benchmarks.ruler.haystack import NOISE_LINE
+from indexmem.benchmarks.ruler.niah import niah_questions
 from indexmem.errors import UserError
+from indexmem.evaluate.work import contexts_of
 from indexmem.models.prompt import PromptFormat, encode
 
 # name -> (needles, answers, pattern of a key, pattern of a value), from RULER's table; None: as many as there is room
@@ -245,3 +247,32 @@ def test_the_identity_of_texts_with_spaces_is_what_it_was_and_that_of_others_say
     task = get_benchmark("niah_single_2")
     assert set(task.ingredients(build_for())) == {"filler", "words"}
     assert task.ingredients(replace(build_for(), haystack=CHINESE))["unspaced"] == 1
+
+
+@pytest.mark.parametrize("haystack", ["noise", "essay", "needle"])
+def test_questions_about_one_text_ask_for_each_of_its_needles(haystack):
+    (task,) = niah_questions(questions=5, haystack=haystack, value="uuid")
+    build = build_for(length=1200)
+    samples = list(task.samples(12, build))
+    assert [sample.id for sample in samples] == [f"niah_questions/{number}" for number in range(12)]
+    assert contexts_of(samples) == [0] * 5 + [1] * 5 + [2] * 2
+    assert list(task.samples(7, build)) == samples[:7], "a longer list extends a shorter one"
+    for sample in samples:
+        (reference,) = sample.references
+        (key,) = re.findall(r"special magic uuid for (\S+) mentioned", sample.question)
+        assert f"One of the special magic uuids for {key} is: {reference}." in sample.context
+        before = sample.context[: sample.context.index(reference)]
+        assert len(before) / len(sample.context) == pytest.approx(sample.labels["depth"], abs=0.3)
+    assert len({sample.references for sample in samples}) == 12
+    assert max(tokens_of(sample, build) for sample in samples[:5]) <= 1200
+    assert "Some special magic uuids are hidden" in samples[0].context
+
+
+def test_the_recipe_tells_how_many_questions_and_of_what():
+    build = build_for()
+    hashes = {
+        build_hash(task, build)
+        for settings in ({}, {"questions": 4}, {"value": "uuid"}, {"haystack": "noise"}, {"key": "uuid"})
+        for task in niah_questions(**settings)
+    }
+    assert len(hashes) == 5

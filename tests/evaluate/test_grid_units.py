@@ -42,7 +42,7 @@ def test_units_cover_every_missing_row_once_whatever_their_size_and_however_ofte
     while backlog.rows:
         before = backlog.rows
         unit = backlog.take(limit, data.draw(st.integers(1, 500)))
-        assert 1 <= len(unit.samples) <= limit
+        assert 1 <= len(unit.samples) <= limit  # each has a context of its own
         assert backlog.rows == before - unit.rows
         rows = rows_of(unit, cells[unit.benchmark])
         assert len(rows) == unit.rows > 0
@@ -79,6 +79,37 @@ def test_a_unit_is_as_large_as_asked_for_and_a_sample_is_cut_only_where_prefilli
     assert backlog.samples == 2 + 2
     backlog.take(2, 2 * many)
     assert [backlog.take(4, 1).rows for _ in range(2)] == [few, few], "too few to be cut"
+
+
+@given(
+    seed=st.integers(0, 2**16),
+    questions=st.lists(st.integers(1, 6), min_size=1, max_size=8),
+    cells=st.integers(1, 200),
+    share=st.sampled_from([0.3, 1.0]),
+    limit=st.integers(1, 3),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_questions_about_one_context_stay_together(seed, questions, cells, share, limit, data):
+    context_S = [context for context, count in enumerate(questions) for _ in range(count)]
+    missing = masks(seed, len(context_S), {"a": cells}, share)
+    backlog = Backlog(missing, {"a": context_S})
+    taken: dict[int, int] = {}
+    done: set[tuple[str, int, int]] = set()
+    while backlog.rows:
+        unit = backlog.take(limit, data.draw(st.integers(1, 3000)))
+        rows = rows_of(unit, cells)
+        assert len(rows) == unit.rows > 0
+        assert not rows & done
+        done |= rows
+        contexts = {context_S[sample] for sample in unit.samples}
+        assert len(contexts) <= limit
+        for context in contexts:
+            taken[context] = taken.get(context, 0) + 1
+    assert done == {("a", int(s), int(c)) for s, c in np.argwhere(missing["a"])}
+    assert max(taken.values(), default=0) <= PIECES, "a context is prefilled once, or once for each piece of its cells"
+    if cells * max(questions) < SMALLEST_PIECE:
+        assert max(taken.values(), default=0) <= 1
 
 
 def test_a_unit_is_tried_whole_then_sample_by_sample_then_given_up():

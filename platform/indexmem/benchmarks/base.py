@@ -45,6 +45,11 @@ class Sample:
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
+    def read_first(self) -> tuple[bool, str]:
+        """What the model reads before the question: samples that agree in it share one prefill."""
+        return self.chat, self.context
+
+    @property
     def own_group(self) -> str:
         """`group`, or what names the context; without a context the sample is a group of its own."""
         return self.group or (content_hash(self.context) if self.context else self.id)

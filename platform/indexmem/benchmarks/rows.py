@@ -63,15 +63,20 @@ def checked_rows(
     for where, row in rows:
         if not isinstance(row, dict):
             raise UserError(f"{where}: expected an object with the fields {_listed(types)}; got {row!r:.80}.")
-        for field, kind in types.items():
-            if field not in row:
-                raise UserError(f"{where}: the field '{field}' is missing. Expected: {_listed(types)}.")
-            check_type(row[field], kind, f"{where}: '{field}'")
+        check_fields(row, types, where)
         check(row, where)
         checked.append(row)
     if not checked:
         raise UserError(f"{source} holds no rows. Expected fields: {_listed(types)}.")
     return checked
+
+
+def check_fields(row: BenchmarkRow, types: FieldTypes, where: str) -> None:
+    """Raises UserError unless the row has every field, of its type."""
+    for field, kind in types.items():
+        if field not in row:
+            raise UserError(f"{where}: the field '{field}' is missing. Expected: {_listed(types)}.")
+        check_type(row[field], kind, f"{where}: '{field}'")
 
 
 def check_type(value: Any, kind: type | tuple[type, ...], what: str) -> None:

@@ -215,7 +215,7 @@ class GridConfig(Section):
         description="tokens that pass a layer at once in prefills of long contexts; default: all",
     )
     samples_per_batch: PositiveInt | None = Field(
-        None, description="samples evaluated together by an actor; default: 1 on CPUs, 8 on GPUs"
+        None, description="contexts evaluated together by an actor, with all questions; default: 1 on CPUs, 8 on GPUs"
     )
     max_attempts: PositiveInt = Field(
         3, description="workers that may die on a unit of work, then on each of its samples, before rows fail"

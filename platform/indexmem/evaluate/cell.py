@@ -15,7 +15,7 @@ from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.engine.decode import Answer, DecodeRow, decode
 from indexmem.errors import UserError
-from indexmem.evaluate.compress import CompressedCell, compress_cells
+from indexmem.evaluate.compress import CompressedCell, CompressedCells, compress_cells
 from indexmem.evaluate.rows import ResultRow, base_row, failed_row, scored
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
@@ -66,23 +66,13 @@ class CellEvaluator:
     def evaluate(self, tasks: Sequence[Task]) -> tuple[list[ResultRow], list[ResultRow]]:
         """Rows of each task's sample in each of its cells and, where asked for, retention rows.
 
-        Answers of all tasks are decoded together. A method that cannot handle a sample, and an answer that has no
-        score, give failed rows; the other cells go on.
+        Tasks that ask about one context share its prefill and its evictions, and answers of all tasks are decoded
+        together. A method that cannot handle a sample, and an answer that has no score, give failed rows; the other
+        cells go on.
         """
+        grid = self.experiment.grid
         prompts = [self._prompt(task.sample) for task in tasks]
-        eviction, grid = self.experiment.eviction, self.experiment.grid
-        compressed = [
-            compress_cells(
-                self.backbone,
-                prompt.context_ids,
-                task.cells,
-                self.methods,
-                eviction,
-                grid.prefill_chunk,
-                prompt.format,
-            )
-            for task, prompt in zip(tasks, prompts)
-        ]
+        compressed = self._compressed(tasks, prompts)
         ready = [
             (task, prompt, cell, done.ready[cell.id])
             for task, prompt, done in zip(tasks, prompts, compressed)
@@ -97,6 +87,26 @@ class CellEvaluator:
                 if cell.id in done.errors:
                     rows.append(self._failed_row(task.sample, cell, done.errors[cell.id]))
         return rows, [self._retention_row(*item) for item in ready if item[0].keep_retention]
+
+    def _compressed(self, tasks: Sequence[Task], prompts: Sequence[Prompt]) -> list[CompressedCells]:
+        """Each task's context compressed for its cells; the same object for all tasks that ask about one context."""
+        cells: dict[tuple[bool, str], dict[str, GridCell]] = {}  # of all tasks of a context, by id
+        for task in tasks:
+            cells.setdefault(task.sample.read_first, {}).update({cell.id: cell for cell in task.cells})
+        done: dict[tuple[bool, str], CompressedCells] = {}
+        for task, prompt in zip(tasks, prompts):
+            context = task.sample.read_first
+            if context not in done:
+                done[context] = compress_cells(
+                    self.backbone,
+                    prompt.context_ids,
+                    list(cells[context].values()),
+                    self.methods,
+                    self.experiment.eviction,
+                    self.experiment.grid.prefill_chunk,
+                    prompt.format,
+                )
+        return [done[task.sample.read_first] for task in tasks]
 
     def _prompt(self, sample: Sample) -> Prompt:
         tokenizer = self.backbone.tokenizer

@@ -65,8 +65,8 @@ class Dispatch:
         progress: Progress,
     ) -> None:
         self._grid, self._plan, self._assignment = assignment.experiment.grid, plan, assignment
-        self._backlog = Backlog(missing)
-        self._full_unit = self._grid.unit_samples * max(map(len, plan.cells_of.values()))
+        self._backlog = Backlog(missing, plan.contexts)
+        self._full_unit = self._grid.unit_samples * plan.context_rows
         self._progress = progress
         self._metrics = GridMetrics(assignment.experiment.name)
 

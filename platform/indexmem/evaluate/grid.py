@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,7 +28,7 @@ from indexmem.evaluate.checks import (
 )
 from indexmem.evaluate.modules import check_modules, modules_for
 from indexmem.evaluate.version import ENGINE_VERSION
-from indexmem.evaluate.work import GridCell, Mask
+from indexmem.evaluate.work import GridCell, Mask, contexts_of
 from indexmem.eviction.footprint import Footprint
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import FULL_CACHE, make_method, needs_training
@@ -76,6 +77,17 @@ class GridPlan:
         for cell in self.cells:
             cells[cell.benchmark].append(cell)
         return {benchmark: tuple(group) for benchmark, group in cells.items()}
+
+    @cached_property
+    def contexts(self) -> Mapping[str, Sequence[int]]:
+        """benchmark -> which context each of its samples asks about."""
+        return {benchmark: contexts_of(samples) for benchmark, samples in self.samples.items()}
+
+    @property
+    def context_rows(self) -> int:
+        """Rows of the context with the most questions and cells."""
+        asked = {benchmark: max(Counter(numbers).values()) for benchmark, numbers in self.contexts.items()}
+        return max(asked[benchmark] * len(cells) for benchmark, cells in self.cells_of.items())
 
     def partition(self, benchmark: str) -> str:
         """Folder of the row store for this benchmark's rows."""

@@ -48,7 +48,7 @@ def evaluate_units(
     lost: Callable[[], bool] = lambda: False,
 ) -> Iterator[Progress]:
     """Evaluate and store these rows, `samples` samples at a time. Ends early, storing no more, once `lost` says so."""
-    backlog = Backlog(missing)
+    backlog = Backlog(missing, plan.contexts)
     progress.actors = 1
     while backlog.rows:
         unit = backlog.take(samples, backlog.rows)

@@ -10,7 +10,7 @@ import pickle
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
+from itertools import compress, islice
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from indexmem.config.schema import Experiment, MethodConfig
 Mask = NDArray[np.bool_]  # missing_SC: rows that the store lacks
 
 RETENTION_SAMPLES = 2  # per benchmark: samples whose kept tokens are stored
-# A sample cut into pieces is prefilled once for each, so pieces stay large: this many cells and this share of them.
+# A context cut into pieces is prefilled once for each, so pieces stay large: so many rows, such a share of the cells.
 SMALLEST_PIECE = 64
 PIECES = 8
 
@@ -72,6 +72,13 @@ class Assignment:
         ]
 
 
+def contexts_of(samples: Sequence[Sample]) -> list[int]:
+    """Which context each sample asks about, as a number. Repeats of a question count apart: they are far from it in
+    a grid's order."""
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault((sample.read_first, sample.repeat), len(numbers)) for sample in samples]
+
+
 def packed_samples(samples: Sequence[Sample]) -> pa.Array:
     """Samples as one Arrow array, which Ray's object store shares between the processes of a node."""
     return pa.array([pickle.dumps(sample) for sample in samples], pa.large_binary())
@@ -106,13 +113,16 @@ class Unit:
 
 
 class Backlog:
-    """Missing rows that no worker has yet. Hands them out sample by sample over all benchmarks, so that an interrupted
-    grid has something to show for each.
+    """Missing rows that no worker has yet. Hands them out context by context over all benchmarks, so that an
+    interrupted grid has something to show for each. Samples that follow one another and ask about one context stay
+    together: it is prefilled once for all of them.
     """
 
-    def __init__(self, missing: Mapping[str, Mask]) -> None:
-        """`missing`: benchmark -> missing_SC."""
+    def __init__(self, missing: Mapping[str, Mask], contexts: Mapping[str, Sequence[int]] | None = None) -> None:
+        """`missing`: benchmark -> missing_SC; `contexts`: benchmark -> which context each of its S samples asks about,
+        by default one of its own."""
         self._missing = {benchmark: missing_SC.copy() for benchmark, missing_SC in missing.items()}
+        self._contexts = contexts or {benchmark: range(len(missing_SC)) for benchmark, missing_SC in missing.items()}
         samples = {name: deque(np.flatnonzero(m.any(axis=1)).tolist()) for name, m in missing.items()}
         self._samples: dict[str, deque[int]] = {name: queue for name, queue in samples.items() if queue}
         self._returned: deque[Unit] = deque()
@@ -123,10 +133,10 @@ class Backlog:
         """How many samples are left: an upper bound on useful workers."""
         return sum(map(len, self._samples.values())) + sum(len(unit.samples) for unit in self._returned)
 
-    def take(self, samples: int, rows: int) -> Unit:
-        """The next unit: at most `samples` samples and about `rows` rows, at least one piece of a sample."""
+    def take(self, contexts: int, rows: int) -> Unit:
+        """The next unit: samples of at most `contexts` contexts, about `rows` rows, at least a piece of a context."""
         assert self.rows, "nothing is left to take"
-        unit = self._returned.popleft() if self._returned else self._cut(samples, rows)
+        unit = self._returned.popleft() if self._returned else self._cut(contexts, rows)
         self.rows -= unit.rows
         return unit
 
@@ -147,29 +157,37 @@ class Backlog:
             return False
         return True
 
-    def _cut(self, samples: int, rows: int) -> Unit:
+    def _cut(self, contexts: int, rows: int) -> Unit:
         benchmark = min(self._samples, key=lambda name: self._samples[name][0])
         queue, missing_SC = self._samples[benchmark], self._missing[benchmark]
-        first = np.flatnonzero(missing_SC[queue[0]])
-        piece = max(rows, SMALLEST_PIECE, -(-missing_SC.shape[1] // PIECES))
-        if len(first) >= 2 * piece:
-            taken = [queue[0]]
-            chosen_SC = np.zeros((1, missing_SC.shape[1]), bool)
-            chosen_SC[0, first[:piece]] = True
-        else:
-            taken = [queue.popleft() for _ in range(self._whole_samples(queue, missing_SC, samples, rows))]
+        taken = self._next_context(benchmark, 0)
+        cells = np.flatnonzero(missing_SC[taken].any(axis=0))
+        piece = max(-(-max(rows, SMALLEST_PIECE) // len(taken)), -(-missing_SC.shape[1] // PIECES))
+        if len(cells) < 2 * piece:  # not worth prefilling again: whole contexts
+            for _ in range(contexts - 1):
+                more = self._next_context(benchmark, len(taken))
+                if not more or int(missing_SC[taken + more].sum()) > rows:
+                    break
+                taken += more
             chosen_SC = missing_SC[taken]
+        else:
+            chosen_SC = np.zeros((len(taken), missing_SC.shape[1]), bool)
+            chosen_SC[:, cells[:piece]] = missing_SC[taken][:, cells[:piece]]
         missing_SC[taken] &= ~chosen_SC
+        for _ in taken:
+            queue.popleft()
+        queue.extendleft(sample for sample in reversed(taken) if missing_SC[sample].any())
         if not queue:
             del self._samples[benchmark]
-        return Unit.of(benchmark, tuple(taken), chosen_SC)
+        asked = np.flatnonzero(chosen_SC.any(axis=1)).tolist()
+        return Unit.of(benchmark, tuple(taken[place] for place in asked), chosen_SC[asked])
 
-    @staticmethod
-    def _whole_samples(queue: deque[int], missing_SC: Mask, samples: int, rows: int) -> int:
-        """How many of the next samples fit into `rows` rows; at least one."""
-        total = 0
-        for count in range(min(samples, len(queue))):
-            total += int(missing_SC[queue[count]].sum())
-            if count and total > rows:
-                return count
-        return min(samples, len(queue))
+    def _next_context(self, benchmark: str, begin: int) -> list[int]:
+        """The samples from place `begin` of the queue on that ask about one context; none at its end."""
+        context_S = self._contexts[benchmark]
+        same: list[int] = []
+        for sample in islice(self._samples[benchmark], begin, None):
+            if same and context_S[sample] != context_S[same[0]]:
+                break
+            same.append(sample)
+        return same

@@ -52,7 +52,7 @@ class Digest:
     score_C: NDArray[np.float64]  # sum of the finished rows' scores
     finished_C: NDArray[np.int64]
     failed_C: NDArray[np.int64]
-    prefilled_tokens: int = 0  # each sample's context counts once
+    prefilled_tokens: int = 0  # each context counts once
     decoded_tokens: int = 0
     batch_rows: int = 0  # the largest decode batch
     cache_bytes: int = 0  # what that batch held, at the rows' mean size
@@ -67,7 +67,7 @@ class Digest:
         at_finished = np.array([index[row["cell_id"]] for row in finished], np.int64)
         at_failed = np.array([index[row["cell_id"]] for row in failed], np.int64)
         scores = np.array([row["score"] for row in finished], np.float64)
-        contexts = {(row["sample_id"], row["repeat"]): row["context_tokens"] or 0 for row in finished}
+        contexts = {(row["group"], row["context_tokens"] or 0) for row in finished}
         batch_rows = max((row["decode_batch"] or 0 for row in finished), default=0)
         held = sum(_cache_bytes(row) for row in finished)
         return cls(
@@ -75,7 +75,7 @@ class Digest:
             np.bincount(at_finished, scores, len(cells)).astype(np.float64),
             np.bincount(at_finished, minlength=len(cells)),
             np.bincount(at_failed, minlength=len(cells)),
-            sum(contexts.values()),
+            sum(tokens for _, tokens in contexts),
             sum(row["new_tokens"] or 0 for row in finished),
             batch_rows,
             held * batch_rows // max(len(finished), 1),

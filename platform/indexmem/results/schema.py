@@ -65,7 +65,7 @@ ROW_SCHEMA = pa.schema(
         ("indexer_bytes", pa.int64()),  # indexer keys that decoding would need
         ("memory_bytes", pa.int64()),  # latent memory state
         ("full_kv_bytes", pa.int64()),
-        ("prefill_seconds", pa.float64()),  # shared by all cells of the sample, unless eviction comes before prefill
+        ("prefill_seconds", pa.float64()),  # of the context: shared by cells and questions, unless eviction comes first
         ("score_seconds", pa.float64()),  # this method's scoring, shared by its ratios
         ("decode_seconds", pa.float64()),  # the decode batch that the row was in
         ("decode_batch", pa.int32()),  # rows in that batch

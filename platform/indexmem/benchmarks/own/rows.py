@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from indexmem.benchmarks.own.choice import check_options, letters_of
 from indexmem.benchmarks.own.metrics import COMBINE, whole
-from indexmem.benchmarks.rows import BenchmarkRow, check_type, rows_of_file
+from indexmem.benchmarks.rows import BenchmarkRow, check_fields, check_type, rows_of_file
 from indexmem.errors import UserError
 from indexmem.files import expanded
 
@@ -42,11 +42,34 @@ class OwnRows:
                 f"Benchmark 'jsonl': there is no file {file}. Give params: {{path: FILE.jsonl}}; a relative path is "
                 "looked for beside the spec file, then in the working folder."
             )
-        return rows_of_file(file, FIELDS, check_own_row)
+        lines = rows_of_file(file, {"context": str}, check_own_line)
+        return [row for line in lines for row in asked_of(line)]
+
+
+def asked_of(line: BenchmarkRow) -> list[BenchmarkRow]:
+    """A row for each of a line's `questions`, which say what the line does not; the line itself where it has none."""
+    if line.get("questions") is None:
+        return [line]
+    shared = {field: value for field, value in line.items() if field != "questions"}
+    return [shared | question for question in line["questions"]]
+
+
+def check_own_line(line: BenchmarkRow, where: str) -> None:
+    """Raises UserError for a line whose questions cannot be asked."""
+    if line.get("questions") is None:
+        return check_own_row(line, where)
+    check_type(line["questions"], list, f"{where}: 'questions'")
+    if not line["questions"]:
+        raise UserError(f"{where}: 'questions' must list one at least, or be left out.")
+    for number, question in enumerate(line["questions"], start=1):
+        check_type(question, dict, f"{where}: question {number}")
+    for number, row in enumerate(asked_of(line), start=1):
+        check_own_row(row, f"{where}, question {number}")
 
 
 def check_own_row(row: BenchmarkRow, where: str) -> None:
-    """Raises UserError for what the kinds of the required fields do not say."""
+    """Raises UserError for a question that cannot be asked or scored."""
+    check_fields(row, FIELDS, where)
     if not row["context"].strip():
         raise UserError(f"{where}: 'context' is empty, and it is what gets compressed.")
     for field, kind in OPTIONAL.items():

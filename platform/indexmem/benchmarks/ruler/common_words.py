@@ -14,7 +14,7 @@ from typing import Any
 
 from indexmem.benchmarks.base import BuildContext
 from indexmem.benchmarks.ruler.fit import tokens_of_each
-from indexmem.benchmarks.ruler.task import Draft, DrawSample, RulerTask
+from indexmem.benchmarks.ruler.task import Asked, Draft, DrawText, RulerTask
 from indexmem.benchmarks.ruler.words import distinct, draw_words, word_list
 from indexmem.config.spec import content_hash
 
@@ -60,7 +60,7 @@ class CommonWords(RulerTask):
 
     max_new_tokens: int = 120
 
-    def drawing(self, build: BuildContext) -> DrawSample:
+    def drawing(self, build: BuildContext) -> DrawText:
         """The words of a sample, their order, and the solved example before them."""
         repeats = Repeats.at(build.length)
         most = 1 + max(build.length, SHORT) // (2 * repeats.other)  # an entry has two tokens or more
@@ -94,9 +94,7 @@ def _draw(rng: random.Random, most: int, repeats: Repeats, vocabulary: Vocabular
     return Draft(
         context=lambda units: f"{solved}{INTRO}{_numbered(frequent + rare[: units * repeats.other])}\n",
         unit_tokens=unit_tokens,
-        question=QUESTION,
-        answer_prefix=ANSWER_PREFIX,
-        references=tuple(vocabulary.words[place] for place in common),
+        asked=(Asked(QUESTION, ANSWER_PREFIX, tuple(vocabulary.words[place] for place in common)),),
         most=most,
     )
 

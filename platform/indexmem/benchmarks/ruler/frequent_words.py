@@ -15,7 +15,7 @@ import numpy as np
 
 from indexmem.benchmarks.base import BuildContext
 from indexmem.benchmarks.ruler.fit import tokens_of_each
-from indexmem.benchmarks.ruler.task import Draft, DrawSample, RulerTask
+from indexmem.benchmarks.ruler.task import Asked, Draft, DrawText, RulerTask
 from indexmem.benchmarks.ruler.words import distinct, draw_code
 
 INTRO = (
@@ -64,7 +64,7 @@ class FrequentWords(RulerTask):
 
     max_new_tokens: int = 50
 
-    def drawing(self, build: BuildContext) -> DrawSample:
+    def drawing(self, build: BuildContext) -> DrawText:
         """The coded words of a sample, and their order."""
         vocabulary = max(build.length // TOKENS_PER_WORD, FEWEST_WORDS)
         growth = Growth.of(vocabulary, max(build.length, 2 * CLEAR))
@@ -82,9 +82,7 @@ def _draw(rng: random.Random, vocabulary: int, growth: Growth, build: BuildConte
     return Draft(
         context=lambda units: f"{INTRO}{_text(words, growth, places, units)}\n",
         unit_tokens=np.add.reduceat(tokens[growth.ranks], np.append(0, growth.ends[:-1])).tolist(),
-        question=QUESTION,
-        answer_prefix=ANSWER_PREFIX,
-        references=tuple(words[1 : 1 + TOP]),
+        asked=(Asked(QUESTION, ANSWER_PREFIX, tuple(words[1 : 1 + TOP])),),
         least=growth.least,
         most=growth.ends.size,
     )

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from indexmem.benchmarks.base import BuildContext
+from pydantic import Field
+
+from indexmem.benchmarks.base import Benchmark, BuildContext
 from indexmem.benchmarks.ruler.fit import tokens_of_each
 from indexmem.benchmarks.ruler.haystack import NOISE_LINE, UNSPACED, Haystack, is_spaced, sentences
-from indexmem.benchmarks.ruler.task import Draft, DrawSample, RulerTask
+from indexmem.benchmarks.ruler.task import Asked, Draft, DrawText, RulerTask
 from indexmem.benchmarks.ruler.words import distinct, draw_number, draw_uuid, draw_words, word_list
 from indexmem.config.spec import content_hash
 
@@ -43,7 +45,8 @@ MEASURED_NEEDLES = 16  # distractors that are tokenised to estimate all of them,
 
 @dataclass(frozen=True, kw_only=True)
 class NeedleTask(RulerTask):
-    """`keys` keys with `values` values each are hidden; the values of the first `queries` keys are asked for."""
+    """`keys` keys with `values` values each are hidden, and a question asks for the values of `queries` keys. A text
+    has as many `questions`, each a sample, which ask for different keys."""
 
     haystack: Literal["noise", "essay", "needle"] = "essay"
     key: Literal["words", "uuid"] = "words"
@@ -51,9 +54,10 @@ class NeedleTask(RulerTask):
     keys: int = 1
     values: int = 1
     queries: int = 1
+    questions: int = 1
     max_new_tokens: int = 128
 
-    def drawing(self, build: BuildContext) -> DrawSample:
+    def drawing(self, build: BuildContext) -> DrawText:
         """Keys, values, depths and filler of a sample."""
         shared = self._filler(build)
         return lambda index: self._draw(index, build, shared)
@@ -63,7 +67,9 @@ class NeedleTask(RulerTask):
         words = [word_list("adjective"), word_list("noun")] if self.key == "words" else []
         text = self._filler_text(build)
         unspaced = {} if is_spaced(text) else {"unspaced": UNSPACED}
-        return {"filler": content_hash(text), "words": content_hash(words), **unspaced}
+        told = {field: getattr(self, field) for field in ("haystack", "key", "value", "keys", "values", "queries")}
+        several = {} if self.questions == 1 else {"questions": self.questions, **told}  # which the name does not tell
+        return {"filler": content_hash(text), "words": content_hash(words), **unspaced, **several}
 
     def _filler_text(self, build: BuildContext) -> str:
         """Text that the samples quote."""
@@ -93,19 +99,25 @@ class NeedleTask(RulerTask):
             filler = Haystack(lines[hidden:], [-(-sum(measured) // len(measured))] * distractors, "\n")
         else:
             filler = shared.starting_at(rng.randrange(len(shared.units)))
-        references = tuple(values[: self.queries * self.values])
-        wording = ONE_ANSWER if len(references) == 1 else MANY_ANSWERS
-        query = _listing(keys[: self.queries])
-        intro, question, answer_prefix = (part.format(kind=self.value, query=query) for part in wording)
+        asked = tuple(self._asked(keys, values, depths, number) for number in range(self.questions))
+        wording = ONE_ANSWER if self.questions * self.queries * self.values == 1 else MANY_ANSWERS
+        intro = wording[0].format(kind=self.value)
         return Draft(
             context=lambda units: intro + filler.with_needles(units, needles) + "\n",
             unit_tokens=filler.tokens,
-            question=question,
-            answer_prefix=answer_prefix,
-            references=references,
+            asked=asked,
             most=distractors if shared is None else None,
-            labels={"depth": round(depths[0], 3)} if hidden == 1 else {},
         )
+
+    def _asked(self, keys: Sequence[str], values: Sequence[str], depths: Sequence[float], number: int) -> Asked:
+        """Question `number` of a text."""
+        first = number * self.queries  # of its keys
+        references = tuple(values[first * self.values : (first + self.queries) * self.values])
+        question, answer_prefix = (ONE_ANSWER if len(references) == 1 else MANY_ANSWERS)[1:]
+        told = {"kind": self.value, "query": _listing(keys[first : first + self.queries])}
+        one_needle = len(references) == 1 and self.keys == self.questions
+        labels = {"depth": round(depths[first], 3)} if one_needle else {}
+        return Asked(question.format(**told), answer_prefix.format(**told), references, labels)
 
 
 def _listing(items: Sequence[str]) -> str:
@@ -123,3 +135,17 @@ NIAH_TASKS = (
     NeedleTask(name="niah_multivalue", values=4),
     NeedleTask(name="niah_multiquery", keys=4, queries=4),
 )
+
+
+def niah_questions(
+    *,
+    questions: Annotated[int, Field(ge=2, le=len(DEPTHS))] = 10,
+    haystack: Literal["noise", "essay", "needle"] = "essay",
+    key: Literal["words", "uuid"] = "words",
+    value: Literal["number", "uuid"] = "number",
+) -> Sequence[Benchmark]:
+    """Texts with `questions` of RULER's needles, each asked for by a question of its own."""
+    task = NeedleTask(
+        name="niah_questions", haystack=haystack, key=key, value=value, keys=questions, questions=questions
+    )
+    return (task,)

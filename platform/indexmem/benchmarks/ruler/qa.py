@@ -17,7 +17,7 @@ from indexmem.benchmarks.base import BuildContext, Sample
 from indexmem.benchmarks.ruler.corpora import Corpus, Question, read_hotpotqa, read_squad
 from indexmem.benchmarks.ruler.fit import tokens_of_each
 from indexmem.benchmarks.ruler.invented import one_document, two_documents
-from indexmem.benchmarks.ruler.task import Draft, DrawSample, RulerTask
+from indexmem.benchmarks.ruler.task import Asked, Draft, DrawText, RulerTask
 from indexmem.benchmarks.scorers import string_match_part
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
@@ -42,7 +42,7 @@ class QuestionAnswering(RulerTask):
     def corpus(self, build: BuildContext) -> Corpus:
         """Documents and questions. Raises UserError when their file cannot be used."""
 
-    def drawing(self, build: BuildContext) -> DrawSample:
+    def drawing(self, build: BuildContext) -> DrawText:
         """The question of a sample and the documents around it."""
         corpus = self.corpus(build)
         headed = [HEADING.format(number=100) + document + "\n\n" for document in corpus.documents]
@@ -132,9 +132,7 @@ def _draft(corpus: Corpus, question: Question, tokens: Sequence[int], rng: rando
     return Draft(
         context=context,
         unit_tokens=[tokens[number] for number in order],
-        question=f"{INSTRUCTION}Question: {question.text}",
-        answer_prefix="Answer:",
-        references=question.answers,
+        asked=(Asked(f"{INSTRUCTION}Question: {question.text}", "Answer:", question.answers),),
         least=len(question.gold),
         most=len(order),
     )

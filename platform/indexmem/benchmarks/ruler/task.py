@@ -7,9 +7,11 @@ RULER, not byte for byte.
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
@@ -20,20 +22,27 @@ from indexmem.models.prompt import PromptFormat, encode
 
 
 @dataclass(frozen=True)
-class Draft:
-    """One drawn sample, before its length is settled."""
+class Asked:
+    """A question about a drawn text."""
 
-    context: Callable[[int], str]  # units of filler -> the text to be compressed
-    unit_tokens: Sequence[int]  # estimate for each unit; see `largest_fit`
     question: str
     answer_prefix: str
     references: tuple[str, ...]
-    least: int = 1  # units below which the sample means nothing
-    most: int | None = None  # units that there are; None: they repeat
     labels: Mapping[str, Any] = field(default_factory=dict)
 
 
-DrawSample = Callable[[int], Draft]  # index of a sample -> the sample
+@dataclass(frozen=True)
+class Draft:
+    """One drawn text and what is asked about it, before its length is settled."""
+
+    context: Callable[[int], str]  # units of filler -> the text to be compressed
+    unit_tokens: Sequence[int]  # estimate for each unit; see `largest_fit`
+    asked: tuple[Asked, ...]  # each is a sample of its own
+    least: int = 1  # units below which the sample means nothing
+    most: int | None = None  # units that there are; None: they repeat
+
+
+DrawText = Callable[[int], Draft]  # index of a text -> the text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,24 +52,27 @@ class RulerTask(Benchmark):
     protocol: str = "ruler"
 
     @abstractmethod
-    def drawing(self, build: BuildContext) -> DrawSample:
+    def drawing(self, build: BuildContext) -> DrawText:
         """Prepare what all samples share, such as tokenised filler; returns what draws a sample."""
 
     def samples(self, count: int, build: BuildContext) -> Iterator[Sample]:
         """See `Benchmark`."""
         prompt = PromptFormat.of(build.tokenizer)
         draw = self.drawing(build)
-        for index in range(count):
-            yield self._fitted(draw(index), index, build, prompt)
+        made = chain.from_iterable(self._fitted(draw(index), index, build, prompt) for index in itertools.count())
+        yield from islice(made, count)
 
     def score(self, prediction: str, sample: Sample) -> float:
         """Share of the references that the answer contains."""
         return string_match_all(prediction, sample.references)
 
-    def _fitted(self, draft: Draft, index: int, build: BuildContext, prompt: PromptFormat) -> Sample:
-        """`draft` with as much filler as fits. Raises UserError when the least that it needs does not."""
+    def _fitted(self, draft: Draft, index: int, build: BuildContext, prompt: PromptFormat) -> Iterator[Sample]:
+        """The questions about `draft`, which holds as much filler as fits with the longest of them. Raises UserError
+        when the least that it needs does not."""
         limit = self.generation_limit(build)
-        reserved = limit + len(encode(build.tokenizer, prompt.question(draft.question, draft.answer_prefix)))
+        reserved = limit + max(
+            len(encode(build.tokenizer, prompt.question(asked.question, asked.answer_prefix))) for asked in draft.asked
+        )
 
         def cost(units: int) -> int:
             return len(encode(build.tokenizer, prompt.context(draft.context(units))))
@@ -69,17 +81,19 @@ class RulerTask(Benchmark):
         if units < draft.least:
             least = cost(draft.least)
             raise UserError(
-                f"Benchmark '{self.name}' does not fit into {build.length} tokens: with the shortest text, sample "
+                f"Benchmark '{self.name}' does not fit into {build.length} tokens: with the shortest text, text "
                 f"{index} takes {least} tokens of context and {reserved} of question and answer. "
                 f"Set grid.length to at least {least + reserved}, or lower grid.max_new_tokens (now {limit})."
             )
-        return Sample(
-            id=f"{self.name}/{index}",
-            benchmark=self.name,
-            context=draft.context(units),
-            question=draft.question,
-            answer_prefix=draft.answer_prefix,
-            references=draft.references,
-            max_new_tokens=limit,
-            labels=draft.labels,
-        )
+        context = draft.context(units)
+        for number, asked in enumerate(draft.asked, start=index * len(draft.asked)):
+            yield Sample(
+                id=f"{self.name}/{number}",
+                benchmark=self.name,
+                context=context,
+                question=asked.question,
+                answer_prefix=asked.answer_prefix,
+                references=asked.references,
+                max_new_tokens=limit,
+                labels=asked.labels,
+            )

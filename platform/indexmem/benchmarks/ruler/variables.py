@@ -14,7 +14,7 @@ from typing import Any
 
 from indexmem.benchmarks.base import BuildContext
 from indexmem.benchmarks.ruler.haystack import NOISE_LINE, Haystack
-from indexmem.benchmarks.ruler.task import Draft, DrawSample, RulerTask
+from indexmem.benchmarks.ruler.task import Asked, Draft, DrawText, RulerTask
 from indexmem.benchmarks.ruler.words import distinct, draw_example_variable, draw_short_number, draw_variable
 
 INTRO = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
@@ -35,7 +35,7 @@ class VariableTracking(RulerTask):
     hops: int = 4
     max_new_tokens: int = 30
 
-    def drawing(self, build: BuildContext) -> DrawSample:
+    def drawing(self, build: BuildContext) -> DrawText:
         """Names, number and places of a sample and of its example."""
         filler = Haystack.of([NOISE_LINE], "\n", build.tokenizer)
         return lambda index: self._draw(self.rng(index, build), filler)
@@ -61,9 +61,11 @@ class VariableTracking(RulerTask):
         return Draft(
             context=lambda units: f"{solved}\n{INTRO}{filler.with_needles(units, statements)}\n",
             unit_tokens=filler.tokens,
-            question=QUESTION.format(query=number),
-            answer_prefix=ANSWER_PREFIX.format(count=len(names), query=number),
-            references=tuple(names),
+            asked=(
+                Asked(
+                    QUESTION.format(query=number), ANSWER_PREFIX.format(count=len(names), query=number), tuple(names)
+                ),
+            ),
         )
 
     def _names(self, draw: Callable[[random.Random], str], rng: random.Random) -> list[str]:
