@@ -48,8 +48,9 @@ def _checked(found: Found, name: str) -> Callable[..., Sequence[Benchmark]]:
 
 def _take_fields(factory: Any, kind: type[Any]) -> None:
     """Let a class' factory take what its constructor takes, but for what the registry sets."""
-    taken = signature(kind)
+    taken, hints = signature(kind), get_type_hints(kind if is_dataclass(kind) else kind.__init__)
+    named = [each for each in taken.parameters.values() if each.name != "code"]
     factory.__signature__ = taken.replace(
-        parameters=[each for each in taken.parameters.values() if each.name != "code"]
+        parameters=[each.replace(annotation=hints.get(each.name, each.annotation)) for each in named]
     )
-    factory.__annotations__ = get_type_hints(kind if is_dataclass(kind) else kind.__init__)
+    factory.__annotations__ = hints
