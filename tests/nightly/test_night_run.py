@@ -19,6 +19,7 @@ from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.locks.leases import Leases
 from indexmem.nightly.night import Nights
+from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.tracking.mlflow_store import open_store
 
 
@@ -84,11 +85,20 @@ def test_nights_run_once_and_say_what_moved(spec, capsys):
     assert published(spec) == before
 
 
-def test_the_page_is_named_by_the_address_that_serves_it(spec, capsys):
-    assert night(spec, 0)[0] == 0
-    assert f"Page: {Nights.of(spec).night(date(0)).page}" in capsys.readouterr().out
-    assert night(spec.model_copy(update={"url": "https://nights.example/"}), 0)[0] == 0
-    assert "Page: https://nights.example/2026-11-01/report.html" in capsys.readouterr().out
+def test_the_page_is_named_by_the_address_that_serves_it(spec, capsys, monkeypatch):
+    """That of the setting, else the run on an MLflow server, else a path, which works on this machine alone."""
+    page = Nights.of(spec).night(date(0)).page
+    served = spec.model_copy(update={"url": "https://nights.example/"})
+    run = "http://mlflow.example/#/experiments/1/runs/2"
+    for publisher, each, expected in (
+        (None, spec, str(page)),
+        (run, spec, run),
+        (run, served, "https://nights.example/2026-11-01/report.html"),
+    ):
+        if publisher:
+            monkeypatch.setattr(MlflowSink, "publish_night", lambda *_, **__: publisher)  # noqa: B023
+        assert night(each, 0)[0] == 0
+        assert f"Page: {expected}\n" in capsys.readouterr().out
 
 
 def test_losses_of_trainings_are_in_the_verdict(spec, tmp_path):

@@ -120,7 +120,8 @@ def table(found: list[NightVerdict]) -> str:
 
 def _verdict(spec: NightlySpec, number: int, each: SyntheticNight) -> NightVerdict:
     night, grid = Nights.of(spec).night(date(number)), SPEC["grid"] | each.grid
-    Path(spec.suites[0].spec).write_text(json.dumps(SPEC | {"grid": grid, "indexer": each.indexer}))
+    sections = {"grid": grid, "indexer": each.indexer} if each.indexer else {"grid": grid}
+    Path(spec.suites[0].spec).write_text(json.dumps(SPEC | sections))
     freeze_specs(night, steps(spec, night))
     if each.score is not None:
         fill(night, each.score, grid["methods"], grid["samples"], **each.columns)

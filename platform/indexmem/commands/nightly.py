@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from math import isfinite
 from signal import Signals
 
 from indexmem.config.nightly import NightlySpec
-from indexmem.distill.history import recent_losses
-from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.files import check_writable, write_whole
 from indexmem.locks.leases import Leases, WorkTaken, hold
@@ -109,10 +108,14 @@ def _judge(
 
 def _last_losses(night: Night, steps: Sequence[NightStep]) -> dict[str, dict[str, float]]:
     """Suite -> 'loss <module>' -> its loss over the last steps, where a suite trained."""
+    from indexmem.distill.history import recent_losses
+    from indexmem.distill.runs import DistillRun  # torch, which would lie in memory while the steps work
+
     record = night.record()
     done = [step for step in steps if step.verb == "distill" and record.of(step.name).status == "done"]
     histories = {step.suite: DistillRun.of(step.experiment).read_history() for step in done}
-    return {suite: recent_losses(history) for suite, history in histories.items() if history}
+    found = {suite: recent_losses(history) for suite, history in histories.items() if history}
+    return {suite: {name: loss for name, loss in losses.items() if isfinite(loss)} for suite, losses in found.items()}
 
 
 def _publish(spec: NightlySpec, night: Night, verdict: NightVerdict) -> str:

@@ -65,7 +65,7 @@ def judge(
             [step for step in steps if step.suite == suite],
             rows,
             [pair for pair in methods if pair.suite == suite],
-            _module_losses(suite, (losses or {}).get(suite, {}), counted, spec.compare),
+            _module_losses(suite, (losses or {}).get(suite, {}), earlier.reference, spec.compare),
         )
         for suite, rows in tonight.items()
     ]
@@ -132,7 +132,7 @@ def _module_losses(
     """A loss is worse by the rules of scores: larger than on each night, by a factor, and beyond the nights' spread."""
     nights = [verdict.losses(suite) for night in earlier if (verdict := night.verdict())]
     for module, now in tonight.items():
-        before = [night[module] for night in nights if module in night]
+        before = [night[module] for night in nights if module in night][: config.nights]
         worse = bool(before) and now > config.loss * max(before)
         certain = worse and Wander.of(-np.array([[now, *before]])).tail() <= config.level
         yield ModuleLoss(module=module, now=now, before=mean(before) if before else None, worse=certain)
@@ -149,9 +149,9 @@ def _lost(whole: Night | None, tonight: NightRows, losses: Losses) -> Iterable[L
             missing = samples - asked.get(cell, 0)
             if missing > 0:
                 where = f"{cell.budget}, {cell.benchmark}"
-                yield Lost(suite=suite.name, method=cell.method, where=where, samples=missing, cell=cell not in asked)
+                yield Lost(suite=suite.name, method=cell.method, where=where, samples=missing)
         for module in {loss.module for loss in suite.losses} - set(losses.get(suite.name, {})):
-            yield Lost(suite=suite.name, method=module, where="training", samples=0, cell=True)
+            yield Lost(suite=suite.name, method=module, where="training", samples=0)
 
 
 def _notes(tonight: NightRows, cells: Sequence[Pair], known: bool) -> Iterable[str]:

@@ -22,7 +22,7 @@ UNKNOWN_SPREAD = (
     "how far chance alone moves them is unknown."
 )
 SLOWER = "In prefills of the same samples, so that a loaded machine slows both sides. A warning only."
-LOST = "Measured before and not tonight. If that is meant, set compare.coverage_since={date}."
+LOST = "Measured before, and so many samples less tonight. If that is meant, set compare.coverage_since={date}."
 FLIPS = "At which budgets a sample was answered right, and is not any more, or the other way round."
 MAX_ROWS = 50  # of a table; the rest is in verdict.json
 CHANGE_COLUMNS = ("suite", "method", "where", "before", "tonight", "change (95% interval)", "samples", "p")
@@ -83,11 +83,11 @@ def blocks(verdict: NightVerdict, before: Sequence[NightVerdict]) -> list[Block]
     since = f"Since the last good night, {verdict.changed_since}."
     found = [
         _table("Worse", "", CHANGE_COLUMNS, map(_change_row, verdict.regressions), 3),
-        *(_listed(f"Training loss of {suite.name}", "", suite.losses, 1) for suite in verdict.suites),
         _listed("Lost", LOST.format(date=verdict.date), verdict.lost, 3),
         _table("Better", "", CHANGE_COLUMNS, map(_change_row, verdict.improvements), 3),
         _listed("Changed", since, verdict.changed, 4),
         _listed("Samples that flipped", FLIPS, verdict.flips, 5),
+        *(_listed(f"Training loss of {suite.name}", "", suite.losses, 1) for suite in verdict.suites),
         _listed("Slower", SLOWER, verdict.slowdowns, 3),
     ]
     return [block for block in found if block.rows] + [_suite(suite, [*before, verdict]) for suite in verdict.suites]

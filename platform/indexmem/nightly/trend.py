@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from indexmem.nightly.verdict import NightVerdict
 
 BARS = "▁▂▃▄▅▆▇█"
-WIDTH, HEIGHT, EDGE = 150, 26, 3
+WIDTH, HEIGHT, EDGE = 150, 36, 3  # as in the template
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Trend:
 
     @classmethod
     def of(cls, suite: str, method: str, nights: Sequence[NightVerdict]) -> Trend:
-        return cls(tuple(night.score(suite, method) for night in nights))
+        return cls(tuple(night.scores(suite).get(method) for night in nights))
 
     def __str__(self) -> str:
         return "".join(" " if score is None else BARS[round(score * (len(BARS) - 1))] for score in self.scores)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 from typing import Literal
 
 from indexmem.config.section import Section
@@ -52,8 +53,7 @@ class Lost(Section):
     suite: str
     method: str
     where: str  # budget and benchmark
-    samples: int  # that have no row tonight, not even a failed one
-    cell: bool  # whether all of them are lost
+    samples: int  # that have no row tonight, not even a failed one; none of a training
 
 
 class Changed(Section):
@@ -79,8 +79,8 @@ class ModuleLoss(Section):
     """A trained module's loss over its last steps."""
 
     module: str  # "loss indexer"
-    now: float
     before: float | None = None  # mean over the nights before; None without any
+    now: float
     worse: bool = False  # so much higher than on each of them that it is a regression
 
 
@@ -172,10 +172,9 @@ class NightVerdict(Section):
         """Of the modules that a suite trained."""
         return {loss.module: loss.now for outcome in self.suites if outcome.name == suite for loss in outcome.losses}
 
-    def score(self, suite: str, method: str) -> float | None:
-        """A method's mean score; None without any."""
-        outcomes = [outcome.scores for outcome in self.suites if outcome.name == suite]
-        return next((score.now for scores in outcomes for score in scores if score.method == method), None)
+    def scores(self, suite: str) -> dict[str, float]:
+        """Mean scores by method."""
+        return {each.method: each.now for outcome in self.suites if outcome.name == suite for each in outcome.scores}
 
     @property
     def commit(self) -> str:
@@ -183,47 +182,32 @@ class NightVerdict(Section):
 
     @property
     def headline(self) -> str:
-        """One sentence, for a subject line: all that moved, the worst first."""
-        losses = [
-            f"{loss.module} ({suite.name}) {loss.before:.3g} -> {loss.now:.3g}"
-            for suite in self.suites
-            for loss in suite.losses
-            if loss.worse
-        ]
-        said = [*_largest(self.regressions), *losses, *self._lost(), *self._trouble()]
-        said += [f"better: {', '.join(better)}"] if (better := _largest(self.improvements)) else []
-        slower = dict.fromkeys(f"{slow.method} ({slow.suite})" for slow in self.slowdowns)
+        """One sentence, for a subject line: what moved, the worst first, and what may be why."""
+        worse = [loss for suite in self.suites for loss in suite.losses if loss.worse]
+        incomplete = [step.name for suite in self.suites for step in suite.steps if not step.complete]
+        said = _largest(self.regressions)
+        said += [f"{loss.module} {loss.before:.3g} -> {loss.now:.3g}" for loss in worse]
+        for suite in dict.fromkeys(lost.suite for lost in self.lost):
+            methods = [lost.method for lost in self.lost if lost.suite == suite]
+            said.append(f"{len(methods)} cells of {suite} are gone or short ({_some(methods)})")
+        said += [f"{self.failed} rows failed"] if self.failed else []
+        said += [f"{', '.join(incomplete)} did not end well"] if incomplete else []
+        said += _largest(self.improvements)
         said = said or [self._as_before()]
-        said += [f"slower: {_some(list(slower))}"] if slower else []
-        known = dict.fromkeys(change.what for change in self.changed if change.what != "commit")
-        said += [f"changed: {_some(list(known))}"] if known else []
+        for name, found in (
+            ("slower", [slow.method for slow in self.slowdowns]),
+            ("changed", [change.what for change in self.changed if change.what != "commit"]),
+        ):
+            said += [f"{name}: {_some(found)}"] if found else []
         return f"{self.status.capitalize()}: {'; '.join(said)}."
 
-    def _lost(self) -> list[str]:
-        """'12 cells of smoke (knorm, snapkv) lost': what is not measured any more."""
-        found = []
-        for suite in dict.fromkeys(lost.suite for lost in self.lost):
-            of_suite = [lost for lost in self.lost if lost.suite == suite]
-            methods = _some(list(dict.fromkeys(lost.method for lost in of_suite)))
-            cells = sum(lost.cell for lost in of_suite)
-            counted = f"{cells} cells" if cells else f"{sum(lost.samples for lost in of_suite)} rows"
-            found.append(f"{counted} of {suite} are gone ({methods})")
-        return found
-
-    def _trouble(self) -> list[str]:
-        incomplete = [step.name for suite in self.suites for step in suite.steps if not step.complete]
-        found = [f"{self.failed} rows failed"] if self.failed else []
-        found += [f"{', '.join(incomplete)} did not end well"] if incomplete else []
-        silent = self.status == "failures" and not found
-        return ["a suite has no rows"] if silent else found
-
     def _as_before(self) -> str:
-        if not self.reference:
-            return "no earlier night to compare with"
+        if self.status == "failures":
+            return "a suite has no rows"
         if not self.compared:
-            return "nothing was evaluated, so no scores were compared"
-        saturated = f", {self.saturated} of them saturated" if self.saturated else ""
+            return "nothing was compared" if self.reference else "no earlier night to compare with"
         nights = "night before" if len(self.reference) == 1 else f"{len(self.reference)} nights before"
+        saturated = f", {self.saturated} of them saturated" if self.saturated else ""
         return f"{self.compared} cells as on the {nights}{saturated}"
 
 
@@ -235,6 +219,6 @@ def _largest(changes: tuple[Change, ...]) -> list[str]:
     return [f"{name} {100 * effect:+.1f} points" for name, effect in largest.items()]
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
-    return ", ".join(names[:NAMES]) + more
+def _some(names: Iterable[str]) -> str:
+    known = list(dict.fromkeys(names))
+    return ", ".join(known[:NAMES]) + (f" and {len(known) - NAMES} more" if len(known) > NAMES else "")
