@@ -6,7 +6,6 @@ it is read.
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 import tarfile
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from indexmem.config.spec import home
 from indexmem.errors import UserError
+from indexmem.files import sha256_of
 from indexmem.locks.building import announce, exclusive, publish, scratch
 
 
@@ -84,12 +84,6 @@ def assets_folder() -> Path:
 
 def _is_intact(path: Path, archive: Archive) -> bool:
     return path.is_file() and sha256_of(path) == archive.sha256
-
-
-def sha256_of(path: Path) -> str:
-    """Of a file's content, in hexadecimal."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _download(archive: Archive, work: Path, cache: Path) -> Path:

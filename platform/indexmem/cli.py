@@ -110,9 +110,29 @@ def _nightly_status(arguments: Arguments) -> int:
 def _submit(arguments: Arguments) -> int:
     if arguments.command == "pretrain":
         return _pretrain_moved(arguments)
-    from indexmem.commands.submit import Submission, submit_spec
+    from indexmem.commands.submit import Submission, submit_nightly, submit_spec
 
-    return submit_spec(arguments.command, _spec(arguments), Submission.of(arguments))
+    how = Submission.of(arguments)
+    if arguments.command == "nightly":
+        from indexmem.config.nightly import load_nightly
+
+        return submit_nightly(load_nightly(arguments.spec, overrides_of(arguments)), how)
+    return submit_spec(arguments.command, _spec(arguments), how)
+
+
+def _fetch(arguments: Arguments) -> int:
+    from indexmem.commands.fetch import fetch_results
+    from indexmem.commands.sending import Parcel, Sending, suites_of
+    from indexmem.config.nightly import is_nightly, load_nightly
+
+    sending = Sending.of(arguments)
+    if is_nightly(arguments.spec):
+        nightly = load_nightly(arguments.spec, overrides_of(arguments))
+        parcel = Parcel.of_nightly(nightly, suites_of(nightly), sending)
+    else:
+        parcel = Parcel.of_spec(_spec(arguments), sending)
+    to = expanded(arguments.to).absolute()
+    return fetch_results(parcel, to, rows=arguments.rows, modules=arguments.modules)
 
 
 def _methods(arguments: Arguments) -> int:
@@ -190,15 +210,8 @@ NIGHT = (
     argument("--dry-run", action="store_true", help="print the night's steps; start nothing"),
     ADDRESS,
 )
-VERBS = ("run", "distill", "pretrain", "eval", "sweep", "report", "sync")
-SUBMIT = (
-    argument("command", choices=VERBS, help="what the job does"),
-    *SPEC,
+SENDING = (
     argument("--address", help="job server; default: RAY_API_SERVER_ADDRESS, else http://127.0.0.1:8265"),
-    argument("--follow", action="store_true", help="print the job's log until it ends, and end as it did"),
-    argument(
-        "--if-running", choices=("join", "refuse"), default="join", help="for a job with this spec that is under way"
-    ),
     argument(
         "--files", choices=("send", "shared"), default="send",
         help="files that the spec names: send them, or leave them out where the nodes have them under the same paths",
@@ -206,8 +219,28 @@ SUBMIT = (
     argument("--code", choices=("send", "installed"), default="send", help="this package, or that of the nodes"),
     argument("--install", choices=("uv", "pip"), help="put the package's dependencies on the nodes first (not Ray)"),
     argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of the job; not for secrets"),
+    argument("--to", default="fetched", metavar="FOLDER", help="where results are brought; default: fetched"),
+)  # fmt: skip
+SUBMIT = (
+    argument(
+        "command", choices=("run", "distill", "pretrain", "eval", "sweep", "report", "sync", "nightly"),
+        help="what the job does; nightly: one night of a nightly spec",
+    ),
+    *SPEC,
+    *SENDING,
+    argument("--follow", action="store_true", help="print the job's log until it ends, and end as it did"),
+    argument("--fetch", action="store_true", help="follow, then bring report and tables to --to"),
+    argument(
+        "--if-running", choices=("join", "refuse"), default="join", help="for a job with this spec that is under way"
+    ),
     argument("--dry-run", action="store_true", help="check the spec, print what would be sent; send nothing"),
 )  # fmt: skip
+FETCH = (
+    *SPEC,
+    *SENDING,
+    argument("--rows", action="store_true", help="the stored rows of the spec's benchmarks, too"),
+    argument("--modules", action="store_true", help="the modules that the spec has trained, too"),
+)
 EXPORT = (
     argument("checkpoint", help="trained modules: a folder, a shipped name such as testbed-modules, or a hub id"),
     argument("--to", required=True, metavar="FOLDER", help="a new folder"),
@@ -250,6 +283,7 @@ COMMANDS = (
         ),
     ),
     Command("submit", "run a command as a job on a cluster; it goes on when this machine leaves", _submit, SUBMIT),
+    Command("fetch", "bring report and tables of a spec's jobs from a cluster to this machine", _fetch, FETCH),
     Command("export", "write a trained indexer as a folder that needs torch and safetensors alone", _export, EXPORT),
     Command("board", "join result stores of many people into one page", _board, BOARD),
     Command("methods", "list the eviction methods that a grid can compare, and where each comes from", _methods),

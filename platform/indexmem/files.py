@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import uuid
@@ -124,6 +125,12 @@ def copy_folder(source: Path, target: Path, leave_out: Sequence[str] = ()) -> No
     """`copy_of`, with nothing more to do to the copy."""
     with copy_of(source, target, leave_out):
         pass
+
+
+def sha256_of(path: Path) -> str:
+    """Of a file's content, in hexadecimal."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_whole(path: Path, content: str | Buffer, *, durable: bool = False) -> None:

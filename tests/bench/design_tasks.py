@@ -33,7 +33,8 @@ from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerStack
 from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
-from indexmem.eviction.methods.registry import FULL_CACHE, make_method
+from indexmem.eviction.methods.names import FULL_CACHE
+from indexmem.eviction.methods.registry import make_method
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.results.comparison import holm, paired_difference
 from indexmem.texts.documents import load_texts

@@ -36,7 +36,8 @@ from indexmem.evaluate.rows import ResultRow
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.methods.base import MethodContext
-from indexmem.eviction.methods.registry import FULL_CACHE, make_method
+from indexmem.eviction.methods.names import FULL_CACHE
+from indexmem.eviction.methods.registry import make_method
 from indexmem.files import write_whole
 from indexmem.models.backbone import load_backbone
 from indexmem.provenance import provenance

@@ -28,7 +28,7 @@ from indexmem.config.load import validate
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.work import GridCell, Task
-from indexmem.eviction.methods.registry import FULL_CACHE
+from indexmem.eviction.methods.names import FULL_CACHE
 from indexmem.files import write_whole
 from indexmem.texts.documents import load_texts
 

@@ -6,9 +6,11 @@ import pytest
 import yaml
 
 from indexmem.cluster.job import job_of
-from indexmem.cluster.upload import check_size, plan_upload
+from indexmem.cluster.upload import check_size, plan_nightly_upload, plan_upload
+from indexmem.commands.sending import Sending, suites_of
 from indexmem.commands.submit import Submission, submit_spec
 from indexmem.config.load import load
+from indexmem.config.nightly import is_nightly, load_nightly
 from indexmem.errors import UserError
 
 
@@ -114,8 +116,8 @@ def test_files_of_benchmarks_travel(folder, monkeypatch):
 
 
 def plan_job(experiment, *, send_files=True):
-    how = {"address": None, "if_running": "join", "follow": False, "send_code": True, "installer": None}
-    return submit_spec("eval", experiment, Submission(**how, send_files=send_files, variables={}, dry_run=True))
+    sending = Sending(address=None, files=send_files, code=True, installer=None, variables={})
+    return submit_spec("eval", experiment, Submission(sending, "join", follow=False, fetch_to=None, dry_run=True))
 
 
 def test_scorers_that_rows_name_travel_or_are_refused(folder, capsys, monkeypatch):
@@ -132,3 +134,38 @@ def test_scorers_that_rows_name_travel_or_are_refused(folder, capsys, monkeypatc
     with pytest.raises(UserError, match=r"mine\.py:half, and the job does not bring it\. Write it for all rows"):
         plan_job(load("own.yaml"))
     assert plan_job(load("own.yaml"), send_files=False) == 0
+
+
+def test_a_night_travels_with_the_specs_of_its_suites(folder, tmp_path_factory, monkeypatch):
+    (folder / "nightly.yaml").write_text(
+        "suites:\n"
+        "  - {name: far, spec: child.yaml, verbs: [eval], overrides: [grid.samples=3]}\n"
+        "  - {name: near, spec: base.yaml}\n"
+        "run: {root: /shared/runs}\n"
+    )
+    nightly = load_nightly("nightly.yaml")
+    upload = plan_nightly_upload(nightly, suites_of(nightly), send_files=True)
+    there = tmp_path_factory.mktemp("there")
+    upload.write(there)
+    monkeypatch.chdir(there)
+    arrived = load_nightly("spec.yaml")
+    assert [suite.verbs for suite in arrived.suites] == [("eval",), ("distill", "eval")]
+    assert arrived.run.root == "/shared/runs" and is_nightly("spec.yaml") and not is_nightly("suite-near.yaml")
+    far, near = suites_of(arrived).values()
+    assert (far.grid.samples, near.grid.samples) == (3, load(folder / "base.yaml").grid.samples)
+    assert Path(far.grid.haystack).read_text() == "a book"
+    assert Path(far.grid.haystack).is_relative_to(there)
+    assert job_of("nightly", upload).entrypoint == "python -m indexmem nightly run spec.yaml"
+
+    monkeypatch.chdir(folder)
+
+    def key(*overrides):
+        changed = load_nightly(folder / "nightly.yaml", overrides)
+        return job_of("nightly", plan_nightly_upload(changed, suites_of(changed), send_files=True)).key
+
+    assert key() == job_of("nightly", upload).key
+    assert key("compare.nights=3") != key()
+    (folder / "base.yaml").write_text("name: far\ngrid: {methods: [full, snapkv]}\n")
+    assert key() != job_of("nightly", upload).key, "another spec of a suite is another job"
+    with pytest.raises(UserError, match=r"run\.root=here would lie"):
+        key("run.root=here")

@@ -22,7 +22,8 @@ from indexmem.eviction.memory.slots import SlotMemory
 from indexmem.eviction.memory.stack import MemoryStack, module_name
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.decode_scorer import CachedTokens
-from indexmem.eviction.methods.registry import DECODING, make_method
+from indexmem.eviction.methods.names import DECODING
+from indexmem.eviction.methods.registry import make_method
 from indexmem.eviction.ranking import rank
 from indexmem.models.attention import tapping
 

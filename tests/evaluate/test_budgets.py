@@ -19,9 +19,9 @@ from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.engine.prefill import prefill
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.checks import check_budgets
 from indexmem.evaluate.compress import compress_cells
 from indexmem.evaluate.grid import _cells, plan
+from indexmem.evaluate.settings import check_budgets
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.context import RowCache

@@ -15,8 +15,9 @@ from indexmem.config.modules import IndexerConfig, MemoryConfig
 from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.cell import CellEvaluator
-from indexmem.evaluate.checks import check_budgets, check_eviction, check_trained_shape
+from indexmem.evaluate.checks import check_trained_shape
 from indexmem.evaluate.grid import plan
+from indexmem.evaluate.settings import check_budgets, check_eviction
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack

@@ -8,13 +8,17 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import urllib.request
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import mlflow
 import pytest
+import requests
 import yaml
 from grids import remaining
 from head_node import can_have_a_second_machine, head_node, second_machine, wire
@@ -22,8 +26,8 @@ from ray.job_submission import JobStatus
 from waiting import wait_until
 
 from indexmem.cli import main
-from indexmem.cluster import job_server
-from indexmem.cluster.job import Job
+from indexmem.cluster import fetch, job_server
+from indexmem.cluster.job import PACKAGE, Job
 from indexmem.cluster.job_server import follow, job_exit_code
 from indexmem.config.load import load
 from indexmem.errors import UserError
@@ -97,7 +101,7 @@ def outside(folder, *arguments: str) -> subprocess.Popen:
 
 
 def test_a_job_from_outside_the_repository_outlives_the_process_that_sent_it(
-    spec_file, tmp_path, address, client, monkeypatch
+    spec_file, tmp_path, address, client, monkeypatch, capfd
 ):
     laptop, home = tmp_path / "laptop", tmp_path / "home"
     laptop.mkdir()
@@ -136,6 +140,105 @@ def test_a_job_from_outside_the_repository_outlives_the_process_that_sent_it(
     assert len(rows) == grid.row_count == 3 * 3
     assert {row["git_commit"] for row in rows} == {provenance()["git_commit"]}
 
+    # What it left comes home, and is then a run root of its own.
+    there = ["--address", address, "--env", f"INDEXMEM_HOME={home}", "--env", "HF_HUB_OFFLINE=1"]
+    assert main(["fetch", "child.yaml", "grid.samples=3", *there, "--rows"]) == 0
+    fetched = laptop / "fetched"
+    page = capfd.readouterr().out.splitlines()[-1].removeprefix("Report: ")
+    assert urllib.request.urlopen(page).read() == (home / "runs" / "reports" / "far.html").read_bytes()
+    monkeypatch.setenv("INDEXMEM_HOME", str(tmp_path / "nothing"))
+    here = plan(load("child.yaml", ["grid.samples=3", f"run.root={fetched}"]))
+    assert here.rows().num_rows == 9 and remaining(here) == []
+    assert {path.name for path in (fetched / "reports" / "far").iterdir()} >= {"scores.csv"}
+
+
+def offering(folder: Path) -> Job:
+    """A job that offers the files of a folder."""
+    script = (
+        "import pathlib, sys; from indexmem.cluster.offer import offer; folder = pathlib.Path(sys.argv[1]);"
+        "offer({str(f.relative_to(folder)): f for f in folder.rglob('*') if f.is_file()})"
+    )
+    return Job(f"probe-offer-{folder.name}", shlex.join(["python", "-c", script, str(folder)]), {})
+
+
+def test_files_come_whole_over_a_port_that_breaks_and_only_those_that_are_not_here(
+    client, address, tmp_path, monkeypatch
+):
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "deep").mkdir(parents=True)
+    contents = {"a": os.urandom(3 * 2**20), "deep/b": b"", "deep/c": "é\r\n\x1b[0m".encode()}
+    for name, content in contents.items():
+        (there / name).write_bytes(content)
+    here.mkdir()
+    (here / "a").write_bytes(b"an older one")
+    environment = {"py_modules": [str(PACKAGE)]}
+    submission = job_server.start_attempt(client, offering(there), environment, "join").submission
+    monkeypatch.setattr(fetch, "WAIT_SECONDS", 0.01)
+    with breaking(address, after=2**20) as (port, broken):
+        offer = fetch.Offer.of_job(job_server.job_client(f"http://127.0.0.1:{port}"), submission)
+        seen = []
+        done = fetch.fetch_files(offer, here, lambda text: seen.append((here / "a").read_bytes()))
+    assert broken, "nothing was broken"
+    assert {str(path.relative_to(here)): path.read_bytes() for path in done.all} == contents
+    assert seen[0] == b"an older one", "the old file stays until the new one is whole"
+    assert [path.name for path in done.replaced] == ["a"]
+    assert {path.name for path in here.rglob("*")} == {"a", "b", "c", "deep"}, "no drafts are left"
+
+    again = fetch.fetch_files(fetch.Offer(client, offer.node, offer.folder), here, print)
+    assert len(again.kept) == 3 and not again.new and not again.replaced
+
+    # What has changed there since is not taken for what was offered.
+    (there / "a").write_bytes(b"written anew")
+    (here / "a").unlink()
+    with pytest.raises(UserError, match="a could not be fetched: not what the cluster offered"):
+        fetch.fetch_files(fetch.Offer(client, offer.node, offer.folder), here, print)
+    assert not (here / "a").exists()
+
+    client.stop_job(submission)
+    assert ended(client, submission) == JobStatus.STOPPED
+    with pytest.raises(requests.HTTPError):
+        list(fetch.Offer(client, offer.node, offer.folder).read(fetch.LIST))
+
+
+@contextmanager
+def breaking(address: str, after: int):
+    """A port that leads to `address`, as a forwarded one does, and breaks the first answer longer than `after`."""
+    host, port = address.removeprefix("http://").split(":")
+    broken: list[int] = []
+
+    def pump(source, sink, counted):
+        total = 0
+        with suppress(OSError):
+            while piece := source.recv(2**16):
+                total += len(piece)
+                if counted and total > after and not broken:
+                    broken.append(total)
+                    break
+                sink.sendall(piece)
+        for each in (source, sink):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def serve():
+        with suppress(OSError):
+            while True:
+                near, _ = listener.accept()
+                far = socket.create_connection((host, int(port)))
+                threading.Thread(target=pump, args=(near, far, False), daemon=True).start()
+                threading.Thread(target=pump, args=(far, near, True), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1], broken
+
+
+def test_nothing_to_fetch_is_a_sentence(spec_file, tmp_path, address, capfd):
+    words = ["fetch", str(spec_file), "--address", address, "--to", str(tmp_path / "to")]
+    assert main(words) == 2
+    said = capfd.readouterr().err
+    assert f"There is no report of 'tiny' in {tmp_path / 'runs'} on the cluster." in said
+    assert not (tmp_path / "to").exists()
+
 
 def test_equal_jobs_run_once_and_ended_ones_again(client):
     job = Job("probe-one-0123", "sleep 600", {"verb": "probe"})
@@ -162,7 +265,7 @@ def test_equal_jobs_run_once_and_ended_ones_again(client):
     wait_until(lambda: client.get_job_status("probe-one-0123-1") == JobStatus.RUNNING)
     client.stop_job("probe-one-0123-1")
     assert ended(client, "probe-one-0123-1") == JobStatus.STOPPED
-    assert job_exit_code(client.get_job_info("probe-one-0123-1")) == 1
+    assert job_exit_code(client.get_job_info("probe-one-0123-1")) == 143, "as an evaluation that SIGTERM ended"
     again = job_server.start_attempt(client, Job(job.key, "exit 3", {}), {}, "refuse")
     assert again == job_server.Attempt("probe-one-0123-2", new=True)
     assert ended(client, again.submission) == JobStatus.FAILED

@@ -7,10 +7,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from indexmem.errors import UserError
 from indexmem.extras import need
+
+if TYPE_CHECKING:
+    from ray._private.worker import RayContext
 
 need("ray", "ray")
 
@@ -20,8 +23,8 @@ NODE_NOTE_SECONDS = 15.0  # between notes while waiting for nodes
 
 
 @contextmanager
-def ray_cluster(address: str | None = None, cpus: int | None = None) -> Iterator[None]:
-    """Connect to Ray for the duration of a job.
+def ray_cluster(address: str | None = None, cpus: int | None = None) -> Iterator[RayContext]:
+    """Connect to Ray for the duration of a job; yields what `ray.init` returned.
 
     The address is the argument, else RAY_ADDRESS (set inside `ray job submit`), else a private cluster on this machine.
     `cpus` sizes a private cluster only. Raises UserError when a named cluster cannot be reached.
@@ -44,7 +47,7 @@ def ray_cluster(address: str | None = None, cpus: int | None = None) -> Iterator
     }
     options: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False} if address is None else {}
     try:
-        ray.init(
+        context: Any = ray.init(
             address=address or "local",
             runtime_env={"env_vars": worker_env},
             logging_level=logging.ERROR,
@@ -54,7 +57,7 @@ def ray_cluster(address: str | None = None, cpus: int | None = None) -> Iterator
     except ConnectionError as error:
         raise UserError(f"No Ray cluster at '{address}': {error}. Start one with `ray start --head`.") from None
     try:
-        yield
+        yield context
     finally:
         ray.shutdown()
 

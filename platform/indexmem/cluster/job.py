@@ -31,10 +31,11 @@ class Job:
 
 
 def job_of(verb: str, upload: Upload, packages: Sequence[Path] = ()) -> Job:
-    """The job that does `verb` with the uploaded spec and packages of somebody's own."""
+    """The job that does `verb` with the uploaded specs and packages of somebody's own."""
     name = upload.spec["name"]
-    key = f"{verb}-{name}-{content_hash([verb, upload.spec, *map(digest_of, packages)], 12)}"
-    return Job(key, f"python -m indexmem {verb} {SPEC}", {"verb": verb, "spec": name})
+    key = f"{verb}-{name}-{content_hash([verb, dict(upload.specs), *map(digest_of, packages)], 12)}"
+    words = "nightly run" if verb == "nightly" else verb
+    return Job(key, f"python -m indexmem {words} {SPEC}", {"verb": verb, "spec": name})
 
 
 def environment(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -75,8 +76,13 @@ def attempt_under_way(client: JobSubmissionClient, job: Job) -> str | None:
     return _under_way(_attempts(client, job))
 
 
-def follow(client: JobSubmissionClient, submission: str, write: Callable[[str], None]) -> JobDetails:
-    """Write a job's log while it grows; returns how the job ended.
+def follow(
+    client: JobSubmissionClient,
+    submission: str,
+    write: Callable[[str], None],
+    enough: Callable[[], bool] = lambda: False,
+) -> JobDetails:
+    """Write a job's log while it grows; returns how the job ended, or where it is once `enough` has been written.
 
     Raises UserError when the job server no longer answers; the job itself may go on.
     """
@@ -90,7 +96,7 @@ def follow(client: JobSubmissionClient, submission: str, write: Callable[[str], 
                 log = client.get_job_logs(submission)
                 write(log[written:])
                 written = max(written, len(log))
-            if details.status.is_terminal():
+            if details.status.is_terminal() or enough():
                 return details
         except UNANSWERED as error:
             if time.monotonic() - heard > LOST_SECONDS:
@@ -101,11 +107,16 @@ def follow(client: JobSubmissionClient, submission: str, write: Callable[[str], 
 
 
 def job_exit_code(details: JobDetails) -> int:
-    """That of the job's own command; 1 where there is none, as for a stopped job."""
+    """That of the job's own command; as a shell has it for one that a signal ended, and 1 for one that never began.
+
+    Ray keeps no code of a job that it was asked to stop: it has sent SIGTERM.
+    """
     if details.status == JobStatus.SUCCEEDED:
         return 0
+    if details.status == JobStatus.STOPPED:
+        return 128 + signal.SIGTERM
     code = details.driver_exit_code or 1
-    return code if 0 < code < 256 else 1  # negative: a signal
+    return 128 - code if code < 0 else code
 
 
 def _under_way(attempts: Mapping[int, JobDetails]) -> str | None:

@@ -1,4 +1,4 @@
-"""What travels with a job: the resolved spec, the files that it names, and a check that this stays small."""
+"""What travels with a job: resolved specs, the files that they name, and a check that this stays small."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from indexmem.config.nightly import NightlySpec
 from indexmem.config.paths import PATHS, with_benchmark_paths
 from indexmem.config.reference import with_files
 from indexmem.config.schema import Experiment
@@ -29,12 +30,18 @@ UNWANTED = {"__pycache__", ".git", ".venv"}  # Ray leaves these out, too
 class Upload:
     """The folder in which a job runs."""
 
-    spec: Mapping[str, Any]  # resolved: no `extends`, no overrides, paths as they are in the job
+    specs: Mapping[str, Mapping[str, Any]]  # place -> content, resolved: no `extends`, paths as they are in the job
     files: Mapping[str, Path]  # place in the folder -> local file or folder
 
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The one that the job is started with."""
+        return self.specs[SPEC]
+
     def write(self, folder: Path) -> None:
-        text = yaml.safe_dump(dict(self.spec), sort_keys=False, allow_unicode=True)
-        (folder / SPEC).write_text(text, encoding="utf-8")
+        for place, spec in self.specs.items():
+            text = yaml.safe_dump(dict(spec), sort_keys=False, allow_unicode=True)
+            (folder / place).write_text(text, encoding="utf-8")
         for place, source in self.files.items():
             target = folder / place
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -50,12 +57,10 @@ def plan_upload(experiment: Experiment, *, send_files: bool) -> Upload:
     A file's place in the job's folder has a hash of its content, so specs are equal only where the files are, too.
     Raises UserError for files too large to send and for a run root that would lie in the job's folder.
     """
-    root = experiment.run.root
-    if root and not expanded(root).is_absolute():
-        raise UserError(f"run.root={root} would lie in the job's own folder. Name a folder of the nodes: run.root=/…")
+    _check_root(experiment)
     spec = as_said(experiment)
     if not send_files:
-        return Upload(spec, {})
+        return Upload({SPEC: spec}, {})
     named = [(section, key) for section, key in PATHS if (section, key) != ("run", "root")]
     places = [(section, key) for section, key in named if key in spec.get(section, {})]
     values = [spec[section][key] for section, key in places]
@@ -76,7 +81,23 @@ def plan_upload(experiment: Experiment, *, send_files: bool) -> Upload:
 
     for section, key in places:
         spec[section][key] = place(spec[section][key])
-    return Upload(with_benchmark_paths(with_files(spec, place), place), files)
+    return Upload({SPEC: with_benchmark_paths(with_files(spec, place), place)}, files)
+
+
+def plan_nightly_upload(nightly: NightlySpec, suites: Mapping[str, Experiment], *, send_files: bool) -> Upload:
+    """The nightly spec beside those of its suites (name -> what it evaluates), which hold the suites' overrides.
+
+    Raises UserError as `plan_upload` does.
+    """
+    _check_root(nightly.place)
+    uploads = {name: plan_upload(experiment, send_files=send_files) for name, experiment in suites.items()}
+    said = {"name": nightly.name} | as_said(nightly)
+    for suite in said["suites"]:
+        suite.pop("overrides", None)
+        suite["spec"] = f"suite-{suite['name']}.yaml"
+    specs = {f"suite-{name}.yaml": upload.spec for name, upload in uploads.items()}
+    files = {place: source for upload in uploads.values() for place, source in upload.files.items()}
+    return Upload({SPEC: said, **specs}, files)
 
 
 def check_size(sources: Iterable[Path], most: int = MOST_BYTES) -> int:
@@ -92,6 +113,12 @@ def check_size(sources: Iterable[Path], most: int = MOST_BYTES) -> int:
             "--files shared sends none, where the nodes have them under the same paths."
         )
     return total
+
+
+def _check_root(experiment: Experiment) -> None:
+    root = experiment.run.root
+    if root and not expanded(root).is_absolute():
+        raise UserError(f"run.root={root} would lie in the job's own folder. Name a folder of the nodes: run.root=/…")
 
 
 def _local_files(value: Any) -> Iterator[Path]:

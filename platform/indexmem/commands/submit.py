@@ -4,65 +4,41 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from indexmem.cluster.job import PACKAGE, Job, environment, job_of, parse_variables
-from indexmem.cluster.packages import packages_of
-from indexmem.cluster.upload import Upload, check_size, plan_upload
+from indexmem.cluster.job import Job, job_of
+from indexmem.commands.sending import Parcel, Sending, suites_of
+from indexmem.config.nightly import NightlySpec
 from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
-from indexmem.plugins.load import Found
-from indexmem.plugins.named import own_code
 from indexmem.progress.view import say
-from indexmem.tracking.run_tags import DASHBOARD_VARIABLE
+from indexmem.tracking.run_tags import dashboard_page
 
 if TYPE_CHECKING:
     from indexmem.benchmarks.base import Benchmark
 
+HAS_RESULTS = (0, 1, 3, 4)  # exit codes of jobs that went through: done, failed rows, a regression, not ranked
+
 
 @dataclass(frozen=True)
 class Submission:
-    """How a job is sent."""
+    """What is done with a job besides sending it."""
 
-    address: str | None  # of the job server
+    sending: Sending
     if_running: Literal["join", "refuse"]
     follow: bool
-    send_files: bool
-    send_code: bool
-    installer: Literal["uv", "pip"] | None
-    variables: Mapping[str, str]
+    fetch_to: Path | None  # where results come to once it has ended
     dry_run: bool
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Submission:
         """As the command line says. Raises UserError for variables that are none."""
-        return cls(
-            address=arguments.address,
-            if_running=arguments.if_running,
-            follow=arguments.follow,
-            send_files=arguments.files == "send",
-            send_code=arguments.code == "send",
-            installer=arguments.install,
-            variables=parse_variables(arguments.env),
-            dry_run=arguments.dry_run,
-        )
-
-    def environment(
-        self, folder: Path, packages: Sequence[Path], variables: Mapping[str, str] = MappingProxyType({})
-    ) -> dict[str, Any]:
-        """Ray's `runtime_env` of the job in `folder`, with these packages and variables too."""
-        return environment(
-            folder,
-            {**variables, **self.variables},
-            packages=packages,
-            send_code=self.send_code,
-            installer=self.installer,
-        )
+        fetch_to = Path(arguments.to).expanduser().absolute() if arguments.fetch else None
+        sending = Sending.of(arguments)
+        return cls(sending, arguments.if_running, arguments.follow or arguments.fetch, fetch_to, arguments.dry_run)
 
 
 def submit_spec(verb: str, experiment: Experiment, how: Submission) -> int:
@@ -72,27 +48,20 @@ def submit_spec(verb: str, experiment: Experiment, how: Submission) -> int:
     before anything is sent.
     """
     benchmarks = check_submitted(verb, experiment)
-    upload = plan_upload(experiment, send_files=how.send_files)
-    named = [*own_code(experiment).values(), *code_of_rows(benchmarks, stays=not how.send_files)]
-    packages = packages_of(named) if how.send_code else ()
-    size = check_size([*upload.files.values(), *packages, *([PACKAGE] if how.send_code else [])])
-    job = job_of(verb, upload, packages)
-    if how.dry_run:
-        _say_plan(job, upload, size, how.environment(Path("."), packages))
-        return 0
+    return _submit(verb, experiment, Parcel.of_spec(experiment, how.sending, benchmarks), how)
 
-    from indexmem.cluster import job_server
 
-    client = job_server.job_client(how.address)
-    with tempfile.TemporaryDirectory(prefix="indexmem-") as folder:
-        upload.write(Path(folder))
-        brought = how.environment(Path(folder), packages, {DASHBOARD_VARIABLE: client.get_address()})
-        attempt = job_server.start_attempt(client, job, brought, how.if_running)
-    for package in packages:
-        say(f"sent with it: {package}")
-    print(attempt.submission, flush=True)
-    _say_where(attempt.submission, attempt.new, client.get_address(), verb, experiment, how)
-    return follow_job(how.address, attempt.submission) if how.follow else 0
+def submit_nightly(nightly: NightlySpec, how: Submission) -> int:
+    """`submit_spec` for one night of a nightly spec, with the specs of its suites."""
+    suites = suites_of(nightly)
+    benchmarks: list[Benchmark] = []
+    for suite in nightly.suites:
+        try:
+            for verb in suite.verbs:
+                benchmarks += check_submitted(verb, suites[suite.name])
+        except UserError as error:
+            raise UserError(f"suite '{suite.name}': {error}") from None
+    return _submit("nightly", nightly.place, Parcel.of_nightly(nightly, suites, how.sending, benchmarks), how)
 
 
 def follow_job(address: str | None, submission: str) -> int:
@@ -113,7 +82,8 @@ def follow_job(address: str | None, submission: str) -> int:
 def check_submitted(verb: str, experiment: Experiment) -> Sequence[Benchmark]:
     """The benchmarks that are asked. The model need not be on this machine.
 
-    Raises UserError for methods and benchmarks that do not exist.
+    Imports nothing heavy for what ships with the package: sending must not wait for torch. Raises UserError for methods
+    and benchmarks that do not exist.
     """
     if verb == "sweep":
         from indexmem.sweep.space import Space
@@ -122,37 +92,48 @@ def check_submitted(verb: str, experiment: Experiment) -> Sequence[Benchmark]:
     if verb == "distill":
         return ()
     from indexmem.benchmarks.registry import make_benchmarks
-    from indexmem.evaluate.checks import check_budgets, check_eviction
-    from indexmem.eviction.methods.registry import entry_of
+    from indexmem.evaluate.settings import check_budgets, check_eviction, check_methods
 
     benchmarks = make_benchmarks(experiment.grid.benchmarks)
-    for method in experiment.grid.methods:
-        entry_of(method)
+    check_methods(experiment.grid.methods)
     check_eviction(experiment.eviction, experiment.indexer, experiment.grid.methods)
     check_budgets(experiment.eviction, experiment.grid)
     return benchmarks
 
 
-def code_of_rows(benchmarks: Iterable[Benchmark], *, stays: bool) -> list[Found]:
-    """What rows of data name themselves. `stays`: the nodes have the files under the same paths.
+def _submit(verb: str, place: Experiment, parcel: Parcel, how: Submission) -> int:
+    job = job_of(verb, parcel.upload, parcel.packages)
+    size = parcel.size
+    if how.dry_run:
+        _say_plan(job, parcel, size)
+        return 0
 
-    Raises UserError for code in a file that the job would not find.
-    """
-    found = [each for benchmark in benchmarks for each in benchmark.named_by_rows()]
-    for each in found:
-        place, name = each.reference.place, each.reference.attribute
-        if each.reference.in_file and not (stays and os.path.isabs(place)):
-            raise UserError(
-                f"Rows of a benchmark's file name the scorer {place}:{name}, and the job does not bring it. Write it "
-                f"for all rows in the spec, params: {{metric: '{place}:{name}'}}, or name it as PACKAGE.MODULE:NAME."
-            )
-    return found
+    from indexmem.cluster import job_server
+
+    client = job_server.job_client(how.sending.address)
+    address = client.get_address()
+    attempt = parcel.send(address, lambda brought: job_server.start_attempt(client, job, brought, how.if_running))
+    for package in parcel.packages:
+        say(f"sent with it: {package}")
+    print(attempt.submission, flush=True)
+    _say_how_to_watch(attempt.submission, attempt.new, address)
+    code = follow_job(how.sending.address, attempt.submission) if how.follow else 0
+    pages = {"job": dashboard_page(address, attempt.submission)}
+    pages |= {"MLflow": page} if (page := _mlflow_page(attempt.submission, verb, place, how.sending)) else {}
+    for name, page in pages.items():
+        say(f"  {name}: {page}")
+    if how.fetch_to is not None and code in HAS_RESULTS:
+        from indexmem.commands.fetch import fetch_results
+
+        fetch_results(parcel, how.fetch_to)
+    return code
 
 
-def _say_plan(job: Job, upload: Upload, size: int, brought: Mapping[str, Any]) -> None:
+def _say_plan(job: Job, parcel: Parcel, size: int) -> None:
+    brought = parcel.environment(Path("."), {})
     say(f"{job.key}-N: {job.entrypoint}")
     say(f"  sends {size / 2**20:.1f} MiB{' with the package' if 'py_modules' in brought else ''}")
-    for place, source in upload.files.items():
+    for place, source in parcel.upload.files.items():
         say(f"  {source} as {place}")
     for module in brought.get("py_modules", ())[1:]:
         say(f"  {module} as an importable package")
@@ -160,22 +141,21 @@ def _say_plan(job: Job, upload: Upload, size: int, brought: Mapping[str, Any]) -
         say(f"  {key}: {brought[key]}")
 
 
-def _say_where(submission: str, new: bool, address: str, verb: str, experiment: Experiment, how: Submission) -> None:
+def _say_how_to_watch(submission: str, new: bool, address: str) -> None:
     say(f"{'submitted' if new else 'already under way'}: {submission} at {address}")
     say(f"  log:    ray job logs --follow --address {address} {submission}")
     say(f"  status: ray job status --address {address} {submission}")
     say(f"  stop:   ray job stop --address {address} {submission}")
-    page = _mlflow_page(submission, verb, experiment, how)
-    if page:
-        say(f"  MLflow: {page}")
 
 
-def _mlflow_page(submission: str, verb: str, experiment: Experiment, how: Submission) -> str | None:
-    if not experiment.tracking.enabled:
+def _mlflow_page(submission: str, verb: str, place: Experiment, sending: Sending) -> str | None:
+    """Where the job's runs can be seen, if a server is known here; that of the nodes may be another."""
+    if not place.tracking.enabled:
         return None
-    uri = experiment.tracking.uri or how.variables.get("MLFLOW_TRACKING_URI") or os.environ.get("MLFLOW_TRACKING_URI")
+    uri = place.tracking.uri or sending.variables.get("MLFLOW_TRACKING_URI") or os.environ.get("MLFLOW_TRACKING_URI")
+    if not uri:
+        return None
     from indexmem.tracking.links import job_page
 
-    kind = {"distill": "distill", "sweep": "sweep"}.get(verb, "eval")
-    page = job_page(uri, f"{experiment.tracking.experiment}/{kind}", submission) if uri else None
-    return page or "in the run root on the cluster"
+    kind = verb if verb in ("distill", "sweep", "nightly") else "eval"
+    return job_page(uri, f"{place.tracking.experiment}/{kind}", submission)

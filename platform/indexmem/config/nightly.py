@@ -128,3 +128,8 @@ def load_nightly(path: str | Path, overrides: Sequence[str] = ()) -> NightlySpec
     folder = expanded(path).absolute().parent
     suites = tuple(suite.model_copy(update={"spec": str(folder / suite.spec)}) for suite in spec.suites)
     return spec.model_copy(update={"suites": suites})
+
+
+def is_nightly(path: str | Path) -> bool:
+    """Whether a spec file is one of nights: only these have suites."""
+    return "suites" in raw_spec(path, ())

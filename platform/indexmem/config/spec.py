@@ -15,6 +15,11 @@ from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
 from indexmem.files import expanded, folder_at
 
+# Settings of `distill` that change how fast or how safely training runs, not what it computes.
+OPERATIONAL = frozenset(
+    ("use_gpu", "min_workers", "checkpoint_every", "keep_checkpoints", "checkpoint_storage", "max_failures")
+)
+
 
 def home() -> Path:
     """Folder for assets and results, outside any repository: $INDEXMEM_HOME, else ~/.indexmem."""

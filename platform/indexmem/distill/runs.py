@@ -14,7 +14,7 @@ from typing import Any
 
 from indexmem.config.reference import without_folders
 from indexmem.config.schema import Experiment
-from indexmem.config.spec import content_hash, run_root
+from indexmem.config.spec import OPERATIONAL, content_hash, run_root
 from indexmem.distill.corpus import open_corpus
 from indexmem.distill.history import History
 from indexmem.eviction.checkpoint import CONFIG, all_weights_hash
@@ -24,10 +24,6 @@ from indexmem.models.assets import modules_folder
 from indexmem.models.backbone import inspect, model_fingerprint
 from indexmem.plugins.named import code_named, names_of_memory
 
-# Settings that change how fast or how safely training runs, not what it computes.
-OPERATIONAL = {
-    *("use_gpu", "min_workers", "checkpoint_every", "keep_checkpoints", "checkpoint_storage", "max_failures"),
-}
 # Settings that came later, by section: at these values a run keeps the name that it had without them.
 LATER: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {

@@ -1,6 +1,4 @@
-"""What a grid is refused for before it starts: settings without effect, budgets that cannot be given, methods that do
-not fit, parameters with which a method fails.
-"""
+"""What a grid is refused for once its model is known: budgets that do not fit, parameters with which a method fails."""
 
 from __future__ import annotations
 
@@ -19,37 +17,14 @@ from indexmem.eviction.checkpoint import read_config
 from indexmem.eviction.footprint import BudgetError, Footprint
 from indexmem.eviction.indexer import INDEXER, IndexerShape
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
-from indexmem.eviction.methods.registry import (
-    DECODING,
-    FULL_CACHE,
-    MEMORY_SUFFIX,
-    METHODS,
-    base_name,
-    can_decode,
-    entry_of,
-    make_method,
-)
+from indexmem.eviction.methods.names import MEMORY_SUFFIX, base_name
+from indexmem.eviction.methods.registry import METHODS, entry_of, make_method
 from indexmem.models.attention import ATTENTION_NAME, register_attention
 from indexmem.models.backbone import Backbone
 from indexmem.models.geometry import Geometry
 
-DECODE_DETAILS = ("decode_every", "decode_window")
-SPARSE = ("indexer",)  # methods that can choose tokens before their K and V exist
 TRIED_LENGTH = 96  # tokens at least of the context that parameters are tried on
 TRIED_RATIOS = (0.5, 0.9)
-
-
-def check_eviction(config: EvictionConfig, indexer: IndexerConfig, methods: tuple[MethodConfig, ...]) -> None:
-    """Raises UserError for settings without effect, budgets that cannot hold what always stays, unfit methods.
-
-    The full cache fits every setting: it is the reference, and nothing compresses it.
-    """
-    evicting = [method for method in methods if method.name != FULL_CACHE]
-    if not evicting and config.model_dump(exclude={"sinks"}) != EvictionConfig().model_dump(exclude={"sinks"}):
-        raise UserError(f"eviction settings have no effect on '{FULL_CACHE}' alone. Add a method, or leave them out.")
-    _check_decoding(config, evicting)
-    _check_order(config, evicting)
-    _check_sharing(config, indexer, evicting)
 
 
 def check_model(config: EvictionConfig, geometry: Geometry) -> None:
@@ -58,28 +33,6 @@ def check_model(config: EvictionConfig, geometry: Geometry) -> None:
         raise UserError(
             f"eviction.when=before_prefill needs full attention in every layer, and {geometry.sliding_layers} of this "
             "model's layers have a sliding window. Use eviction.when=after_prefill."
-        )
-
-
-def check_budgets(config: EvictionConfig, grid: GridConfig) -> None:
-    """Raises UserError when there is no budget to evict by, or two ways to equal bytes at once."""
-    evicting = [method for method in grid.methods if method.name != FULL_CACHE]
-    if evicting and not grid.requested:
-        raise UserError("grid.ratios and grid.budgets are empty. Example: grid.budgets='[0.5, 512 tokens, 8 MiB]'")
-    if config.decode_budget == "budget":
-        sizes = [str(budget) for budget in grid.requested if budget.kind == "bytes"]
-        if sizes:
-            raise UserError(
-                f"eviction.decode_budget=budget takes B_max from each cell's budget, and {sizes[0]} is no number of "
-                "tokens. Use ratios or tokens. Example: grid.ratios='[]' grid.budgets='[512 tokens, 1024 tokens]'"
-            )
-        for budget in grid.requested:
-            if budget.kind == "tokens":
-                _check_room(config, int(budget.amount), f"grid.budgets: {budget}")
-    if config.equal_bytes and all(budget.kind == "bytes" for budget in grid.requested):
-        raise UserError(
-            "eviction.equal_bytes has no effect on budgets in bytes, which make methods equal by themselves. "
-            "Leave it out."
         )
 
 
@@ -127,86 +80,6 @@ def check_layers_alike(
             f"grid.budgets: {sizes[0]} has no exact meaning in bytes for '{config.label}': its layers share a budget, "
             f"its indexers serve {method.layers_alike} layers each, and the last of {geometry.layers} layers fewer. "
             "Use indexer.share=layer, or budgets in tokens without eviction.equal_bytes."
-        )
-
-
-def _check_sharing(config: EvictionConfig, indexer: IndexerConfig, methods: list[MethodConfig]) -> None:
-    floor = indexer.floor
-    if indexer.share == "head" and floor != IndexerConfig.model_fields["floor"].default:
-        raise UserError(
-            f"indexer.floor={floor} has no effect with indexer.share=head: no heads share a budget. "
-            "Use indexer.share=layer or indexer.share=model, or leave indexer.floor out."
-        )
-    pointless = {"head": (), "layer": ("layer",), "model": ("layer", "model")}[config.granularity]
-    of_sets = [m.label for m in methods if _said_share(m, indexer) in pointless]
-    if of_sets:
-        raise UserError(
-            f"eviction.granularity={config.granularity}: {', '.join(of_sets)} shares a budget among heads that "
-            "hold one set of tokens, so there is nothing to share out. Leave `share` out, or use a finer granularity."
-        )
-    if config.when == "before_prefill" and config.granularity == "model":
-        raise UserError(
-            "eviction.when=before_prefill: a layer's tokens are chosen before later layers exist, so layers cannot "
-            "hold one set. Use eviction.granularity=layer, or eviction.when=after_prefill."
-        )
-    if config.when == "before_prefill":
-        shared = [method.label for method in methods if method.params.get("share", indexer.share) == "model"]
-        if shared:
-            raise UserError(
-                f"eviction.when=before_prefill: {', '.join(shared)} shares a budget between all layers (share=model), "
-                "and a layer's tokens are chosen before later layers exist. Use indexer.share=layer, or "
-                "eviction.when=after_prefill."
-            )
-
-
-def _said_share(method: MethodConfig, indexer: IndexerConfig) -> Any:
-    """Which heads the spec says share a budget, if it says so."""
-    return method.params.get("share", indexer.share if base_name(method) == INDEXER else None)
-
-
-def _check_decoding(config: EvictionConfig, methods: list[MethodConfig]) -> None:
-    if config.decode_budget is None:
-        for name in DECODE_DETAILS:
-            if getattr(config, name) != EvictionConfig.model_fields[name].default:
-                raise UserError(
-                    f"eviction.{name}={getattr(config, name)} has no effect without a budget. "
-                    "Set eviction.decode_budget=TOKENS, or leave it out."
-                )
-        return
-    if config.decode_budget != "budget":
-        _check_room(config, config.decode_budget, f"eviction.decode_budget={config.decode_budget}")
-    unfit = [method.label for method in methods if not can_decode(method)]
-    if unfit:
-        raise UserError(
-            f"eviction.decode_budget: {', '.join(unfit)} cannot rank a cache that grows. "
-            f"Methods that can: {', '.join(DECODING)}, each also as NAME+memory."
-        )
-
-
-def _check_room(config: EvictionConfig, budget: int, what: str) -> None:
-    """A cache that is held at `budget` tokens needs room beside those that always stay."""
-    always = config.always_kept
-    in_blocks = f", in whole blocks of {config.block}" if config.block > 1 else ""
-    if budget <= always:
-        raise UserError(
-            f"{what} is filled by tokens that always stay: {config.sinks} sinks and {config.decode_window} recent "
-            f"ones{in_blocks}. Use a budget above {always}, or a smaller eviction.decode_window."
-        )
-
-
-def _check_order(config: EvictionConfig, methods: list[MethodConfig]) -> None:
-    if config.when == "after_prefill":
-        return
-    unfit = [method.label for method in methods if method.name not in SPARSE]
-    if unfit:
-        raise UserError(
-            f"eviction.when=before_prefill: {', '.join(unfit)} needs K and V of all tokens. "
-            f"Methods that choose before they exist: {', '.join(SPARSE)}."
-        )
-    if config.sinks < 1:
-        raise UserError(
-            "eviction.when=before_prefill needs eviction.sinks=1 or more: "
-            "a token before the first kept one would have nothing to attend to."
         )
 
 

@@ -17,7 +17,7 @@ from indexmem.eviction.context import RowCache
 from indexmem.eviction.footprint import BudgetError, Footprint, check_bytes, check_kept, target_of
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.methods.learned import IndexerScores
-from indexmem.eviction.methods.registry import FULL_CACHE
+from indexmem.eviction.methods.names import FULL_CACHE
 from indexmem.eviction.selection import whole_tokens
 from indexmem.models.backbone import Backbone
 from indexmem.models.prompt import BARE, PromptFormat

@@ -19,19 +19,19 @@ from indexmem.config.schema import Experiment, GridConfig, MethodConfig
 from indexmem.config.spec import cache_folder, content_hash, run_root
 from indexmem.errors import UserError
 from indexmem.evaluate.checks import (
-    check_budgets,
     check_bytes_suffice,
-    check_eviction,
     check_layers_alike,
     check_model,
     check_parameters,
 )
 from indexmem.evaluate.modules import check_modules, modules_for
+from indexmem.evaluate.settings import check_budgets, check_eviction
 from indexmem.evaluate.version import ENGINE_VERSION
 from indexmem.evaluate.work import GridCell, Mask, contexts_of
 from indexmem.eviction.footprint import Footprint
 from indexmem.eviction.methods.base import MethodContext
-from indexmem.eviction.methods.registry import FULL_CACHE, make_method, needs_training
+from indexmem.eviction.methods.names import FULL_CACHE
+from indexmem.eviction.methods.registry import make_method, needs_training
 from indexmem.models.backbone import inspect, is_at_hand, load_tokenizer, model_fingerprint
 from indexmem.models.geometry import KNOWN_GEOMETRIES, Geometry
 from indexmem.results import other_code

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from indexmem.config.modules import FLOOR, Across
 from indexmem.errors import UserError
 from indexmem.eviction.methods.base import MethodContext
-from indexmem.eviction.methods.registry import INDEXMEM
+from indexmem.eviction.methods.names import INDEXMEM
 from indexmem.eviction.modules_source import local_or_downloaded
 from indexmem.generation.first_pass import FirstPass
 from indexmem.generation.held_rows import HeldRows

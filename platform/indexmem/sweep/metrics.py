@@ -15,7 +15,7 @@ from indexmem.config.schema import Experiment
 from indexmem.config.sweep import Objective
 from indexmem.distill.trainees.registry import make_trainees
 from indexmem.errors import UserError
-from indexmem.eviction.methods.registry import FULL_CACHE
+from indexmem.eviction.methods.names import FULL_CACHE
 from indexmem.models.geometry import Geometry
 from indexmem.results.intervals import macro_ci
 from indexmem.results.samples import sample_scores

@@ -12,7 +12,7 @@ from indexmem.config.sweep import DEFAULT_TRIALS
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import GridPlan
 from indexmem.evaluate.grid import plan as plan_grid
-from indexmem.eviction.methods.registry import FULL_CACHE
+from indexmem.eviction.methods.names import FULL_CACHE
 from indexmem.models.backbone import inspect
 from indexmem.plugins.named import code_named, names_of_grid, names_of_training
 from indexmem.results.sweeps import Sweep, SweepFolder

@@ -11,9 +11,8 @@ from typing import Any
 from indexmem.config.load import with_settings
 from indexmem.config.schema import Experiment
 from indexmem.config.section import Section
-from indexmem.config.spec import content_hash
+from indexmem.config.spec import OPERATIONAL, content_hash
 from indexmem.config.sweep import Axis
-from indexmem.distill.runs import OPERATIONAL
 from indexmem.errors import UserError
 
 Params = Mapping[str, Any]  # dotted name -> value

@@ -53,8 +53,12 @@ def job_tags() -> dict[str, str]:
     if not submission:
         return {}
     dashboard = os.environ.get(DASHBOARD_VARIABLE)
-    page = {JOB_PAGE_TAG: f"{dashboard.rstrip('/')}/#/jobs/{quote(submission)}"} if dashboard else {}
-    return {SUBMISSION_TAG: submission} | page
+    return {SUBMISSION_TAG: submission} | ({JOB_PAGE_TAG: dashboard_page(dashboard, submission)} if dashboard else {})
+
+
+def dashboard_page(dashboard: str, submission: str) -> str:
+    """Address of a job's page in the Ray dashboard at the address `dashboard`."""
+    return f"{dashboard.rstrip('/')}/#/jobs/{quote(submission)}"
 
 
 def job_links() -> dict[str, str]:

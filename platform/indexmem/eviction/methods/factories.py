@@ -29,6 +29,11 @@ class MethodEntry:
     build: Build
     of_model: bool = False  # built of weights or head scores for one geometry
 
+    @property
+    def ranks_growing_caches(self) -> bool:
+        """Whether it can also rank a cache while an answer is decoded."""
+        return self.kind.decode_scorer is not EvictionMethod.decode_scorer
+
 
 def from_params(scores: str, kind: type[Any]) -> MethodEntry:
     """A method that its parameters alone describe."""

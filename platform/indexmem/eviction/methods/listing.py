@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from indexmem.eviction.methods.registry import DECODING, EVICTS_NOTHING, INDEXMEM, METHODS, PRETRAINED, TRAINED_BY_SPEC
+from indexmem.eviction.methods.names import DECODING, EVICTS_NOTHING, INDEXMEM, PRETRAINED, TRAINED_BY_SPEC
+from indexmem.eviction.methods.registry import METHODS
 from indexmem.plugins.listing import OURS, Listed, offered, table
 from indexmem.plugins.load import HOW
 

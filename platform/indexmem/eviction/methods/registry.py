@@ -56,6 +56,13 @@ from indexmem.eviction.methods.kvpress_scores import (
 from indexmem.eviction.methods.kvzip import KVzip
 from indexmem.eviction.methods.learned import LearnedIndexer
 from indexmem.eviction.methods.locret import Locret
+from indexmem.eviction.methods.names import (
+    EVICTS_NOTHING,
+    FULL_CACHE,
+    INDEXMEM,
+    TRAINED_BY_SPEC,
+    base_name,
+)
 from indexmem.eviction.methods.params import MethodParams, check_params, in_sets, share, take_sharing
 from indexmem.eviction.methods.pretrained import ExpectedAttentionStored, KVzap, QFilter
 from indexmem.eviction.methods.running_mean import RunningMean, RunningMeanConfig
@@ -63,14 +70,6 @@ from indexmem.eviction.methods.simple import FullCache, ObservedAttention, Rando
 from indexmem.eviction.methods.with_memory import WithMemory
 from indexmem.eviction.methods.xkv import XKV
 from indexmem.plugins.load import unknown_name
-
-FULL_CACHE = "full"
-EVICTS_NOTHING = frozenset({FULL_CACHE, "xkv"})  # a memory of what they evict would stay empty
-INDEXMEM, INDEXMEM_PARTS, MEMORY_SUFFIX = "indexmem", "indexer+memory", "+memory"
-TRAINED_BY_SPEC = frozenset({"indexer", "locret"})
-PRETRAINED = frozenset({"kvzap", "fastkvzip", "qfilter", "expected_attention_stats"})  # weights of others
-# Methods that can also rank a cache while it grows.
-DECODING = ("indexer", "snapkv", "tova", "keydiff", "knorm", "streaming_llm", "random")
 
 
 def _over_base(scores: str, kind: type[Any], config: type[MethodParams]) -> MethodEntry:
@@ -160,13 +159,6 @@ def entry_of(config: MethodConfig) -> MethodEntry:
     return entry
 
 
-def can_decode(config: MethodConfig) -> bool:
-    """Whether the method can also rank a cache while it grows."""
-    base = base_name(config)
-    ours = base in METHODS
-    return base in DECODING if ours else entry_of(config).kind.decode_scorer is not EvictionMethod.decode_scorer
-
-
 def needs_training(config: MethodConfig) -> bool:
     """Whether the method uses weights that a spec trains, and names no folder of its own to take them from."""
     return bool(trained_modules(config))
@@ -181,8 +173,3 @@ def trained_modules(config: MethodConfig) -> frozenset[str]:
         return found
     base = base_name(config)
     return found | ({base} & TRAINED_BY_SPEC) | ({module_name(base)} if base != config.name else set())
-
-
-def base_name(config: MethodConfig) -> str:
-    """Name of the method that ranks tokens, without its memory."""
-    return (INDEXMEM_PARTS if config.name == INDEXMEM else config.name).removesuffix(MEMORY_SUFFIX)
