@@ -161,9 +161,7 @@ def offering(folder: Path) -> Job:
     return Job(f"probe-offer-{folder.name}", shlex.join(["python", "-c", script, str(folder)]), {})
 
 
-def test_files_come_whole_over_a_port_that_breaks_and_only_those_that_are_not_here(
-    client, address, tmp_path, monkeypatch
-):
+def test_files_come_whole_over_a_port_that_breaks(client, address, tmp_path, monkeypatch):
     there, here = tmp_path / "there", tmp_path / "here"
     (there / "deep").mkdir(parents=True)
     contents = {"a": os.urandom(3 * 2**20), "deep/b": b"", "deep/c": "é\r\n\x1b[0m".encode()}
@@ -232,12 +230,11 @@ def breaking(address: str, after: int):
         yield listener.getsockname()[1], broken
 
 
-def test_nothing_to_fetch_is_a_sentence(spec_file, tmp_path, address, capfd):
-    words = ["fetch", str(spec_file), "--address", address, "--to", str(tmp_path / "to")]
-    assert main(words) == 2
-    said = capfd.readouterr().err
-    assert f"There is no report of 'tiny' in {tmp_path / 'runs'} on the cluster." in said
-    assert not (tmp_path / "to").exists()
+def test_a_job_that_offers_nothing_is_a_sentence(client):
+    job = Job("probe-none-0123", "echo 'error: There is no report'; exit 2", {})
+    submission = job_server.start_attempt(client, job, {}, "join").submission
+    with pytest.raises(UserError, match=r"found nothing to bring \(exit code 2\):\n.*\nerror: There is no report$"):
+        fetch.Offer.of_job(client, submission)
 
 
 def test_equal_jobs_run_once_and_ended_ones_again(client):
