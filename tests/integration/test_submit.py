@@ -233,7 +233,7 @@ def breaking(address: str, after: int):
 def test_a_job_that_offers_nothing_is_a_sentence(client):
     job = Job("probe-none-0123", "echo 'error: There is no report'; exit 2", {})
     submission = job_server.start_attempt(client, job, {}, "join").submission
-    with pytest.raises(UserError, match=r"found nothing to bring \(exit code 2\):\n.*\nerror: There is no report$"):
+    with pytest.raises(UserError, match=r"found nothing to bring \(exit code 2\):[\s\S]*error: There is no report"):
         fetch.Offer.of_job(client, submission)
 
 

@@ -58,7 +58,7 @@ def plan_upload(experiment: Experiment, *, send_files: bool) -> Upload:
     Raises UserError for files too large to send and for a run root that would lie in the job's folder.
     """
     _check_root(experiment)
-    spec = as_said(experiment)
+    spec = {"name": experiment.name} | as_said(experiment)
     if not send_files:
         return Upload({SPEC: spec}, {})
     named = [(section, key) for section, key in PATHS if (section, key) != ("run", "root")]
