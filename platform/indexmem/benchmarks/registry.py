@@ -22,6 +22,7 @@ from indexmem.benchmarks.own.suite import jsonl
 from indexmem.benchmarks.ruler.niah import niah_questions
 from indexmem.benchmarks.ruler.qa import qa_1, qa_2
 from indexmem.benchmarks.ruler.suite import FIXED_TASKS, ruler, ruler_dataset
+from indexmem.benchmarks.scbench.suite import scbench
 from indexmem.config.reference import without_folders
 from indexmem.config.schema import MEAN, BenchmarkConfig
 from indexmem.errors import UserError
@@ -38,7 +39,14 @@ def fixed(*benchmarks: Benchmark) -> BenchmarkFactory:
 BENCHMARKS: Mapping[str, BenchmarkFactory] = MappingProxyType(
     {task.name: fixed(task) for task in FIXED_TASKS}
     | {"qa_1": qa_1, "qa_2": qa_2, "ruler": ruler, "ruler_dataset": ruler_dataset}
-    | {"niah": niah, "niah_questions": niah_questions, "aime25": aime25, "math500": math500, "jsonl": jsonl}
+    | {
+        "niah": niah,
+        "niah_questions": niah_questions,
+        "scbench": scbench,
+        "aime25": aime25,
+        "math500": math500,
+        "jsonl": jsonl,
+    }
     | dict(LONGBENCH)
 )
 

@@ -66,9 +66,26 @@ class PromptFormat:
 BARE = PromptFormat(prefix="", suffix="")  # of a context that is nothing but its text
 
 
-def _rendered(tokenizer: PreTrainedTokenizerBase, content: Any) -> str:
-    """What the chat template makes of a user's message; what it raises instead of that."""
-    messages = [{"role": "user", "content": content}]
+def between_turns(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What the chat template puts between an answer and the user's next message; an empty line where there is none.
+
+    Raises UserError for a template that does not show three messages in their order.
+    """
+    if tokenizer.chat_template is None:
+        return "\n\n"
+    rendered = _rendered(tokenizer, MARKER, MARKER, MARKER)
+    parts = rendered.split(MARKER)
+    if len(parts) != 4:
+        raise UserError(
+            "The tokenizer's chat template does not show a question, an answer and a question in their order and "
+            f"unchanged, so turns cannot be rendered with it. Of three messages it makes {rendered!r:.300}."
+        )
+    return parts[2]
+
+
+def _rendered(tokenizer: PreTrainedTokenizerBase, *contents: Any) -> str:
+    """What the chat template makes of messages of user and assistant in turn; what it raises instead of that."""
+    messages = [{"role": ("user", "assistant")[i % 2], "content": content} for i, content in enumerate(contents)]
     try:
         rendered = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=False, enable_thinking=False

@@ -120,11 +120,12 @@ def _words(text: str) -> list[str]:
 
 
 def _chinese_words(text: str) -> list[str]:
-    kept = ("".join(filter(_is_content, word.lower())) for word in _segmented(text))
+    kept = ("".join(filter(is_content, word.lower())) for word in _segmented(text))
     return [joined for word in kept if (joined := "".join(word.split()))]
 
 
-def _is_content(letter: str) -> bool:
+def is_content(letter: str) -> bool:
+    """Whether it is no punctuation, Western or Chinese."""
     return letter not in string.punctuation and letter not in _CHINESE_PUNCTUATION
 
 
