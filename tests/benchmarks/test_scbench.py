@@ -9,7 +9,7 @@ from tiny_tokenizers import TEXT, tiny_tokenizer
 
 from indexmem.benchmarks.base import BuildContext, build_hash
 from indexmem.benchmarks.registry import make_benchmarks
-from indexmem.benchmarks.scbench.sets import SETS, characters_f1, first_number, letter, same_case
+from indexmem.benchmarks.scbench.sets import SHARED_SETS, characters_f1, first_number, letter, same_case
 from indexmem.config.schema import BenchmarkConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.work import contexts_of
@@ -150,4 +150,4 @@ def test_sets_that_are_not_here_are_named(tmp_path):
         make(tmp_path, "nothing")
     with pytest.raises(UserError, match=r"has no scbench_kv\.jsonl"):
         list(make(tmp_path, "kv").samples(1, build()))
-    assert len(SETS) == 8
+    assert len(SHARED_SETS) == 8

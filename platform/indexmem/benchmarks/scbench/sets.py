@@ -81,7 +81,7 @@ def _f1(answer: Counter[str], reference: Counter[str]) -> float:
 
 _BOOK = "Read the book and answer the question."
 
-SETS: Mapping[str, SCBenchSet] = MappingProxyType(
+SHARED_SETS: Mapping[str, SCBenchSet] = MappingProxyType(
     {
         "kv": SCBenchSet(
             150,
@@ -109,7 +109,7 @@ SETS: Mapping[str, SCBenchSet] = MappingProxyType(
 )
 
 # Published sets that are not here, and why.
-MISSING: Mapping[str, str] = MappingProxyType(
+LEFT_OUT: Mapping[str, str] = MappingProxyType(
     {
         "repoqa": "scored by a parser of seven programming languages",
         "repoqa_and_kv": "scored by a parser of seven programming languages",

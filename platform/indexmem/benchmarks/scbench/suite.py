@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
 from indexmem.benchmarks.rows import BenchmarkRow, rows_of_file, rows_of_hub
-from indexmem.benchmarks.scbench.sets import MISSING, SETS, SCBenchSet
+from indexmem.benchmarks.scbench.sets import LEFT_OUT, SHARED_SETS, SCBenchSet
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
 from indexmem.files import expanded
@@ -27,7 +27,7 @@ HUB = "microsoft/SCBench"
 FIELDS = {"multi_turns": list}  # and `context`, which one set calls `input`
 INSTEAD = "Give path=FOLDER with its files, such as scbench_kv.jsonl."
 
-Mode = Literal["requests", "turns"]
+Asking = Literal["requests", "turns"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class SCBench(Benchmark):
 
     set: str
     items: SCBenchRows
-    mode: Mode
+    mode: Asking
     turns: int  # of a row, at most
     max_new_tokens: int
     protocol: str = "official"
@@ -74,7 +74,7 @@ class SCBench(Benchmark):
     @property
     def spec(self) -> SCBenchSet:
         """What is published of the set."""
-        return SETS[self.set]
+        return SHARED_SETS[self.set]
 
     def samples(self, count: int, build: BuildContext) -> Iterator[Sample]:
         """See `Benchmark`; fewer when the set ends before. Raises UserError when a question leaves no room."""
@@ -158,14 +158,16 @@ def _without_middle(text: str, build: BuildContext, prompt: PromptFormat, room: 
 
 
 def scbench(
-    *, path: str = HUB, sets: tuple[str, ...] = tuple(SETS), mode: Mode = "requests", turns: int = 100
+    *, path: str = HUB, sets: tuple[str, ...] = tuple(SHARED_SETS), mode: Asking = "requests", turns: int = 100
 ) -> Sequence[Benchmark]:
     """The sets named; `turns`: questions about a context, at most."""
     for name in sets:
-        if name in MISSING:
-            raise UserError(f"SCBench's set '{name}' is not here: it is {MISSING[name]}. Sets: {', '.join(SETS)}.")
-        if name not in SETS:
-            raise UserError(f"SCBench has no set '{name}'. Sets: {', '.join(SETS)}.")
+        if name in LEFT_OUT:
+            raise UserError(
+                f"SCBench's set '{name}' is not here: it is {LEFT_OUT[name]}. Sets: {', '.join(SHARED_SETS)}."
+            )
+        if name not in SHARED_SETS:
+            raise UserError(f"SCBench has no set '{name}'. Sets: {', '.join(SHARED_SETS)}.")
     return tuple(
         SCBench(
             name=f"scbench_{name}" if mode == "requests" else f"scbench_turns_{name}",
@@ -173,7 +175,7 @@ def scbench(
             items=SCBenchRows(path, name),
             mode=mode,
             turns=turns,
-            max_new_tokens=SETS[name].max_new_tokens,
+            max_new_tokens=SHARED_SETS[name].max_new_tokens,
         )
         for name in sets
     )
