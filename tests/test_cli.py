@@ -179,6 +179,6 @@ def test_commands_that_are_gone_say_what_to_use(capsys, action):
 
 def test_help_is_fast_to_import_and_touches_no_heavy_library():
     code = "import sys; from indexmem.cli import main\ntry:\n main(['eval', '--help'])\nexcept SystemExit: pass\n"
-    code += "print([m for m in ('torch', 'ray', 'mlflow', 'transformers') if m in sys.modules])"
+    code += "print([m for m in ('torch', 'ray', 'mlflow', 'transformers', 'huggingface_hub') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("[]")

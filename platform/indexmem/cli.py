@@ -198,7 +198,9 @@ SPEC = (
 )
 ON_RAY = (
     *SPEC,
-    argument("--dry-run", action="store_true", help="print the plan; start nothing, store nothing but caches"),
+    argument(
+        "--dry-run", action="store_true", help="print the plan; start nothing, fetch nothing, store nothing but caches"
+    ),
     ADDRESS,
 )
 NIGHTLY = (

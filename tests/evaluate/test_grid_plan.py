@@ -11,8 +11,8 @@ from indexmem.config.load import with_overrides
 from indexmem.config.schema import BenchmarkConfig, Experiment, GridConfig, MethodConfig, ModelConfig
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import plan
+from indexmem.fetching import NotAtHand, nothing_fetched
 from indexmem.models import backbone
-from indexmem.models.backbone import is_at_hand
 from indexmem.models.geometry import KNOWN_GEOMETRIES, Geometry
 
 
@@ -21,7 +21,7 @@ def _no_hub(monkeypatch):
     """Whatever asks the hub for a model fails at once."""
 
     def unreachable(*_, **__):
-        raise AssertionError("a dry run of a model of known geometry asks nobody")
+        raise OSError("there is no hub")
 
     monkeypatch.setattr(backbone.AutoConfig, "from_pretrained", unreachable)
 
@@ -37,32 +37,38 @@ def spec(tmp_path, *overrides: str, model: str = "Qwen/Qwen3-8B") -> Experiment:
 
 
 def test_an_outline_counts_what_would_be_done(tmp_path, capsys):
-    grid = plan(spec(tmp_path), require_checkpoint=False)
+    with nothing_fetched():
+        grid = plan(spec(tmp_path), require_checkpoint=False)
+        assert evaluate_spec(spec(tmp_path), dry_run=True) == 0
     assert grid.outline
     assert len(grid.cells) == 13 * (1 + 2 * 4)
     assert {len(samples) for samples in grid.samples.values()} == {500}
-    assert evaluate_spec(spec(tmp_path), dry_run=True) == 0
     said = capsys.readouterr().err
     assert "117 cells, 6500 samples of 4096 tokens" in said
     assert "to do: 58500 of 58500 rows" in said
     assert "KV cache: 576 MiB full" in said  # 36 layers x 8 heads x 128 x 2 x 2 bytes x 4096 tokens
-    assert "samples were not built: the tokenizer of Qwen/Qwen3-8B is not on this machine" in said
+    assert "not checked: The model Qwen/Qwen3-8B is not on this machine" in said
+    assert "samples were not built" in said
     assert not list(tmp_path.iterdir()), "nothing is written"
 
 
 def test_an_outline_is_checked_like_any_plan(tmp_path):
-    with pytest.raises(UserError, match="more than the model's context of 40960"):
-        plan(spec(tmp_path, "grid.length=65536"), require_checkpoint=False)
-    with pytest.raises(UserError, match="Did you mean 'snapkv'"):
-        plan(spec(tmp_path, "grid.methods=[snapvk]"), require_checkpoint=False)
-    with pytest.raises(UserError, match=r"Add `full` to grid\.methods"):
-        plan(spec(tmp_path, "grid.methods=[snapkv]", "grid.full_cache_floor=0.9"), require_checkpoint=False)
+    mistakes = {
+        "grid.length=65536": "more than the model's context of 40960",
+        "grid.methods=[snapvk]": "Did you mean 'snapkv'",
+    }
+    with nothing_fetched():
+        for override, words in mistakes.items():
+            with pytest.raises(UserError, match=words):
+                plan(spec(tmp_path, override), require_checkpoint=False)
+        with pytest.raises(UserError, match=r"Add `full` to grid\.methods"):
+            plan(spec(tmp_path, "grid.methods=[snapkv]", "grid.full_cache_floor=0.9"), require_checkpoint=False)
 
 
 def test_only_a_dry_run_takes_published_sizes(tmp_path):
-    with pytest.raises(AssertionError, match="asks nobody"):
-        plan(spec(tmp_path, "grid.methods=[full, snapkv]"), require_checkpoint=True)
-    with pytest.raises(AssertionError, match="asks nobody"):
+    with pytest.raises(UserError, match="could not be read: there is no hub"):
+        plan(spec(tmp_path), require_checkpoint=False)
+    with nothing_fetched(), pytest.raises(NotAtHand, match="The model some/unknown-model is not on"):
         plan(spec(tmp_path, model="some/unknown-model"), require_checkpoint=False)
 
 
@@ -88,11 +94,6 @@ def tiny_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(backbone, "inspect", lambda config: Geometry.of(tiny_config("llama")))
     monkeypatch.setattr("indexmem.evaluate.grid.inspect", lambda config: Geometry.of(tiny_config("llama")))
     return folder
-
-
-def test_a_folder_is_at_hand_and_a_hub_id_is_not(tiny_folder):
-    assert is_at_hand(ModelConfig(id=str(tiny_folder)))
-    assert not is_at_hand(ModelConfig(id="Qwen/Qwen3-8B"))
 
 
 def test_samples_are_made_once(tiny_folder, tmp_path, monkeypatch):

@@ -14,7 +14,9 @@ from indexmem.commands.training import (
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.distill.checks import check_distill
+from indexmem.distill.runs import runs_folder
 from indexmem.eviction.checkpoint import read_config
+from indexmem.fetching import noted
 from indexmem.files import check_writable
 from indexmem.progress.view import ProgressView, say
 from indexmem.tracking.mlflow_sink import MlflowSink
@@ -22,16 +24,23 @@ from indexmem.tracking.mlflow_sink import MlflowSink
 
 def distill_spec(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
     """Train the spec's indexer, or find it finished. Prints progress, publishes the run, says where the result is."""
-    run = check_distill(experiment)
+    lacking: list[str] = []
+    run = None
+    with noted(lacking):
+        run = check_distill(experiment)
     config = experiment.distill
     say(
         f"distill {experiment.name}: {config.schedule.steps} steps x {config.workers} workers x "
-        f"{config.batch_size * config.accumulate} x {config.length} tokens on {experiment.model.id} -> {run.folder}"
+        f"{config.batch_size * config.accumulate} x {config.length} tokens on {experiment.model.id} -> "
+        f"{run.folder if run else runs_folder(experiment)}"
     )
     for line in describe_modules(experiment):
         say(f"  {line}")
+    for line in lacking:
+        say(f"  not checked: {line}")
     if dry_run:
         return 0
+    assert run is not None, "only a dry run does without what is not at hand"
     check_writable(run_root(experiment))
     sink = MlflowSink.open(experiment)
     if run.finished:

@@ -6,10 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from indexmem.errors import UserError
+from indexmem.fetching import NotAtHand, nothing_fetched
 from indexmem.files import FOLDER_FAULTS, unwritable
 
 Arguments = argparse.Namespace
@@ -33,7 +35,10 @@ class Command:
 
 
 def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
-    """Parse the words, and call what the parser has set as `call`; returns its exit code, or 2 for a mistake."""
+    """Parse the words, and call what the parser has set as `call`; returns its exit code, or 2 for a mistake.
+
+    1 for a dry run that has no plan without something that is not on this machine.
+    """
     # The terminal belongs to our own progress lines.
     for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
         os.environ.setdefault(name, "1")
@@ -43,8 +48,16 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> 
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         arguments.overrides = [*arguments.overrides, *rest]
+    dry_run = getattr(arguments, "dry_run", False)
     try:
-        return int(arguments.call(arguments))
+        with nothing_fetched() if dry_run else nullcontext():
+            return int(arguments.call(arguments))
+    except NotAtHand as error:
+        print(
+            f"{error}. Without it there is no plan; what of the spec can be checked without it is right.",
+            file=sys.stderr,
+        )
+        return 1
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -13,6 +13,7 @@ from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.distill.checks import check_distill
 from indexmem.errors import UserError
+from indexmem.fetching import noted
 from indexmem.files import check_writable
 from indexmem.locks.leases import hold
 from indexmem.progress.view import ProgressView, say
@@ -37,12 +38,14 @@ def sweep_spec(experiment: Experiment, *, dry_run: bool = False, address: str | 
     taken the sweep over.
     """
     plan = plan_sweep(experiment)
+    lacking: list[str] = []
     if trains(experiment):
         specs = map(plan.space.spec, plan.space.probes())
         # Reading texts takes a second: only what differs in what is checked.
         for spec in {(s.model, s.distill.length, s.distill.texts, s.target.sinks): s for s in specs}.values():
-            check_distill(spec)
-    say(describe_plan(plan))
+            with noted(lacking):
+                check_distill(spec)
+    say("\n".join([describe_plan(plan), *(f"  not checked: {line}" for line in lacking)]))
     if dry_run:
         return 0
     check_writable(run_root(experiment))

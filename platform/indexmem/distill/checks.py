@@ -17,7 +17,9 @@ from indexmem.models.rereading import LEAD_IN_TOKENS, most_read_again
 
 
 def check_distill(experiment: Experiment) -> DistillRun:
-    """All that can be wrong with a training spec, found before Ray starts."""
+    """All that can be wrong with a training spec, found before Ray starts: sizes first, then what takes the model's
+    tokenizer and the texts, which in a dry run may be NotAtHand.
+    """
     geometry = inspect(experiment.model)
     config = experiment.distill
     if config.length > geometry.max_positions:

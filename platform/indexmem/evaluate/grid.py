@@ -32,8 +32,9 @@ from indexmem.eviction.footprint import Footprint
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.names import FULL_CACHE
 from indexmem.eviction.methods.registry import make_method, needs_training
-from indexmem.models.backbone import inspect, is_at_hand, load_tokenizer, model_fingerprint
-from indexmem.models.geometry import KNOWN_GEOMETRIES, Geometry
+from indexmem.fetching import noted
+from indexmem.models.backbone import inspect, load_tokenizer, model_fingerprint
+from indexmem.models.geometry import Geometry
 from indexmem.results import other_code
 from indexmem.results.gate import check_floor
 from indexmem.results.store import RowStore
@@ -55,7 +56,12 @@ class GridPlan:
     samples: Samples
     store: RowStore
     checkpoint: str | None  # folder of the indexer that the cells use
-    outline: bool = False  # the model is not at hand: sizes are published ones, and samples stand for themselves only
+    lacking: tuple[str, ...] = ()  # what a dry run did not find here, as sentences
+
+    @property
+    def outline(self) -> bool:
+        """Whether samples are not built: they stand for themselves, as many as were asked for."""
+        return any(cell.benchmark_build == NOT_AT_HAND for cell in self.cells)
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -121,8 +127,9 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
     Raises UserError for an unknown method, parameter or benchmark, eviction settings that do not fit together, a prompt
     longer than the model's context, a budget in bytes below what a method holds in any case, a missing or unfitting
     checkpoint, a missing model, a haystack without text, or a floor for the full cache that nothing can be held to.
-    With `require_checkpoint=False` (dry run) a spec whose indexer is not trained yet can still be planned, and one
-    whose model is not on this machine but of known geometry gets an outline: cells and numbers, no samples.
+    With `require_checkpoint=False` a spec whose indexer is not trained yet can still be planned. Within
+    `nothing_fetched` (dry run) what is not on this machine is in `GridPlan.lacking`; without its model, tokenizer or
+    texts a plan is an outline: cells and numbers, no samples.
     """
     grid = experiment.grid
     if not grid.methods:
@@ -134,21 +141,24 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
     check_modules(experiment, require=require_checkpoint)
     benchmarks = make_benchmarks(grid.benchmarks)
     check_floor(grid, [benchmark.name for benchmark in benchmarks])
-    known = KNOWN_GEOMETRIES.get(experiment.model.id)
-    outline = known is not None and not require_checkpoint and not is_at_hand(experiment.model)
-    geometry = known if known is not None and outline else inspect(experiment.model)
+    geometry = inspect(experiment.model)
     check_model(experiment.eviction, geometry)
     if grid.length > geometry.max_positions:
         raise UserError(
             f"grid.length={grid.length} is more than the model's context of {geometry.max_positions} tokens. "
             f"Use grid.length={geometry.max_positions} or less."
         )
-    checkpoint = None if outline else modules_for(experiment, require=require_checkpoint)
+    lacking: list[str] = []
+    checkpoint, model, built = None, NOT_AT_HAND, None
+    with noted(lacking):
+        checkpoint = modules_for(experiment, require=require_checkpoint)
     context = MethodContext.of(experiment, geometry, checkpoint)
     origins = {}
     for config in grid.methods:
-        untrained = needs_training(config) and checkpoint is None
-        method = None if untrained else make_method(config, context)
+        method = None
+        if checkpoint is not None or not needs_training(config):
+            with noted(lacking):
+                method = make_method(config, context)
         check_parameters(config, context)
         origins[config.label] = (method.checkpoint, method.code) if method else ("untrained", "")
         if method and method.min_context > grid.length // 2:
@@ -161,8 +171,10 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
             check_bytes_suffice(config, footprint, grid, experiment.eviction)
             check_layers_alike(config, method, geometry, grid, experiment.eviction.equal_bytes)
 
-    model = NOT_AT_HAND if outline else model_fingerprint(experiment.model)
-    builds, samples = _placeholders(benchmarks, grid) if outline else _samples(benchmarks, experiment)
+    with noted(lacking):
+        model = model_fingerprint(experiment.model)
+        built = _samples(benchmarks, experiment)
+    builds, samples = built or _placeholders(benchmarks, grid)
     return GridPlan(
         geometry=geometry,
         model_fingerprint=model,
@@ -171,7 +183,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
         samples={name: repeated(once, grid.decoding.repeats) for name, once in samples.items()},
         store=RowStore(run_root(experiment) / "results"),
         checkpoint=checkpoint,
-        outline=outline,
+        lacking=tuple(lacking),
     )
 
 
@@ -214,11 +226,18 @@ def _samples(benchmarks: Sequence[Benchmark], experiment: Experiment) -> tuple[d
 
 
 def _placeholders(benchmarks: Sequence[Benchmark], grid: GridConfig) -> tuple[dict[str, str], Samples]:
-    """Stand-ins for `_samples` where the tokenizer is not at hand: samples without content, to be counted."""
+    """Stand-ins for `_samples` where what they are made of is not here: samples without content, to be counted."""
+
+    def count(benchmark: Benchmark) -> int:
+        size = None
+        with noted([]):  # that of a file that is not here
+            size = benchmark.size
+        return min(grid.samples, size or grid.samples)
+
     samples = {
         b.name: tuple(
             Sample(f"{b.name}/{index}", b.name, "", "", "", ("",), grid.max_new_tokens or b.max_new_tokens)
-            for index in range(min(grid.samples, b.size or grid.samples))
+            for index in range(count(b))
         )
         for b in benchmarks
     }

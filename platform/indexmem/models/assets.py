@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from indexmem.archives import Archive, assets_folder, read_members
 from indexmem.errors import UserError
+from indexmem.fetching import about_to_fetch
 from indexmem.files import expanded
 from indexmem.locks.building import announce, exclusive, publish, scratch
 
@@ -67,6 +68,7 @@ def ensure_model(name: str) -> Path:
     One that this package carries is there; another one is fetched, converted to fp32 and verified on first use.
 
     Raises:
+        NotAtHand: it is not made yet, in a dry run.
         UserError: no such built-in model, or its archive cannot be had (see `ensure_archive`).
         AssertionError: the converted model fails `verify_model`; nothing is kept.
     """
@@ -78,6 +80,7 @@ def ensure_model(name: str) -> Path:
     folder = assets_folder() / "models" / f"{name}-{model.archive.sha256[:8]}"
     if folder.is_dir():
         return folder
+    about_to_fetch(f"The model {name}")
     with exclusive(folder):
         if not folder.is_dir():
             _build_model(model, folder)

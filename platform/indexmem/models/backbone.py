@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from huggingface_hub import try_to_load_from_cache
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -21,11 +20,12 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from indexmem.config.schema import ModelConfig
 from indexmem.errors import UserError
+from indexmem.fetching import NotAtHand, about_to_fetch
 from indexmem.files import expanded
 from indexmem.models import assets
 from indexmem.models.attention import ATTENTION_NAME, register_attention
 from indexmem.models.folder_hash import folder_hash
-from indexmem.models.geometry import Geometry
+from indexmem.models.geometry import KNOWN_GEOMETRIES, Geometry
 from indexmem.models.prompt import check_tokenizer
 
 
@@ -77,16 +77,15 @@ def resolve(config: ModelConfig) -> str:
 
 
 def inspect(config: ModelConfig) -> Geometry:
-    """Geometry from the model's config.json alone: nothing is loaded. Raises UserError when it cannot be had."""
-    return Geometry.of(_read_config(config))
-
-
-def is_at_hand(config: ModelConfig) -> bool:
-    """Whether the model's config lies on this machine. Raises UserError as `resolve` does."""
-    source = resolve(config)
-    if Path(source).is_dir():
-        return True
-    return isinstance(try_to_load_from_cache(source, "config.json", revision=config.revision), str)
+    """Geometry from the model's config.json alone: nothing is loaded. In a dry run, of a model that is not here, the
+    published one. Raises UserError when it cannot be had.
+    """
+    try:
+        return Geometry.of(_read_config(config))
+    except NotAtHand:
+        if config.id not in KNOWN_GEOMETRIES:
+            raise
+        return KNOWN_GEOMETRIES[config.id]
 
 
 def check_packing(config: ModelConfig, length: int, again: int = 0) -> None:
@@ -118,6 +117,8 @@ def _read_config(config: ModelConfig) -> PretrainedConfig:
     try:
         return AutoConfig.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code)
     except OSError as error:
+        if not Path(source).is_dir():
+            about_to_fetch(f"The model {config.id}")
         raise UserError(f"Model '{config.id}' could not be read: {str(error).splitlines()[0]}") from None
 
 
@@ -129,6 +130,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             source, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
     except (OSError, ValueError) as error:
+        if not Path(source).is_dir():
+            about_to_fetch(f"The tokenizer of {config.id}")
         raise UserError(
             f"The tokenizer of model '{config.id}' could not be read: {str(error).splitlines()[0]} "
             "Expected the files that it was saved with, such as tokenizer.json, beside its weights."

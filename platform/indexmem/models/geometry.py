@@ -123,12 +123,17 @@ def _grouped_query(model_type: str, layers: int, vocab_size: int, max_positions:
 
 LLAMA_31_8B = _grouped_query("llama", layers=32, vocab_size=128_256, max_positions=131_072)
 MISTRAL_7B_V03 = _grouped_query("mistral", layers=32, vocab_size=32_768, max_positions=32_768)
+SMOLLM2_135M = Geometry("llama", 30, 576, 9, 3, 64, vocab_size=49_152, max_positions=8_192)
+QWEN3_06B = Geometry("qwen3", 28, 1024, 16, 8, 128, vocab_size=151_936, max_positions=40_960)
 QWEN3_8B = _grouped_query("qwen3", layers=36, vocab_size=151_936, max_positions=40_960)
 
 # Published sizes of models that specs name, from their config.json on the hub: for plans made where the model is not at
 # hand. A model that is at hand is always read from its own files.
 KNOWN_GEOMETRIES: Mapping[str, Geometry] = MappingProxyType(
     {
+        "smollm2-135m-instruct": SMOLLM2_135M,
+        "HuggingFaceTB/SmolLM2-135M-Instruct": SMOLLM2_135M,
+        "Qwen/Qwen3-0.6B": QWEN3_06B,
         "meta-llama/Llama-3.1-8B": LLAMA_31_8B,
         "meta-llama/Llama-3.1-8B-Instruct": LLAMA_31_8B,
         "mistralai/Mistral-7B-v0.3": MISTRAL_7B_V03,

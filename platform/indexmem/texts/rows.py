@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from indexmem.errors import UserError
+from indexmem.fetching import about_to_fetch
+from indexmem.files import exists, expanded
 from indexmem.unicode import HALF_A_CHARACTER, well_formed
 
 COMPRESSED: Mapping[str, str] = MappingProxyType({".gz": "gzip", ".zst": "zstd"})
@@ -74,7 +76,11 @@ def parquet_rows(path: Path, wanted: Sequence[str] = ()) -> Iterator[PlacedRow]:
 def hub_rows(
     name: str, split: str, instead: str, subset: str | None = None, revision: str | None = None
 ) -> Iterator[PlacedRow]:
-    """The rows of a data set on the hub. Raises UserError, with what can be done `instead`, when it cannot be had."""
+    """The rows of a data set on the hub, or of a folder. Raises UserError, with what can be done `instead`, when it
+    cannot be had.
+    """
+    if not exists(expanded(name)):
+        about_to_fetch(f"The data set {name}")
     from datasets import load_dataset  # imported here: it takes a second, and files do without it
 
     try:

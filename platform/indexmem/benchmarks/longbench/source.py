@@ -9,6 +9,7 @@ from pathlib import Path
 
 from indexmem.benchmarks.rows import BenchmarkRow, rows_of_file, rows_of_lines
 from indexmem.errors import UserError
+from indexmem.fetching import about_to_fetch
 from indexmem.files import expanded
 
 HUB = "THUDM/LongBench"
@@ -54,6 +55,7 @@ def _fetch(repository: str) -> Path:
     try:
         return Path(hf_hub_download(repository, ARCHIVE, repo_type="dataset"))
     except (OSError, HfHubHTTPError, HFValidationError) as error:
+        about_to_fetch(f"LongBench's {ARCHIVE} of {repository}")
         raise UserError(
             f"LongBench cannot be fetched from '{repository}': {str(error).splitlines()[0]} "
             f"Give the benchmark path=FOLDER with {ARCHIVE} unpacked, or path=FILE of the archive."

@@ -24,6 +24,7 @@ from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import check_finite
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.kvpress_scores import ExpectedAttention, KvpressMethod
+from indexmem.fetching import about_to_fetch
 from indexmem.files import expanded
 from indexmem.models.attention import LayerTap
 from indexmem.models.geometry import Geometry
@@ -111,6 +112,8 @@ def load_published(load: Callable[[str], M], weights: str | None, example: str) 
         with redirect_stdout(None):  # hub loaders print where they read from
             return load(str(path) if path.exists() else weights)
     except Exception as error:  # files that are not what they should be raise errors of many kinds
+        if not path.exists():
+            about_to_fetch(weights)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"weights {weights} could not be loaded (offline?): {reason} {need}") from None
 

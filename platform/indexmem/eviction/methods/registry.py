@@ -69,6 +69,7 @@ from indexmem.eviction.methods.running_mean import RunningMean, RunningMeanConfi
 from indexmem.eviction.methods.simple import FullCache, ObservedAttention, Random, StreamingLLM
 from indexmem.eviction.methods.with_memory import WithMemory
 from indexmem.eviction.methods.xkv import XKV
+from indexmem.fetching import NotAtHand
 from indexmem.plugins.load import unknown_name
 
 
@@ -141,6 +142,8 @@ def make_method(config: MethodConfig, context: MethodContext) -> EvictionMethod:
         method = share(entry.build(without_memory, context), sharing)
         method = in_sets(method, context.granularity, context.block)
         return WithMemory(method, base, trained_folder(params, context, "memory"), context)
+    except NotAtHand:
+        raise
     except UserError as error:
         raise UserError(f"Method '{config.label}': {error}") from None
 
