@@ -199,7 +199,7 @@ SPEC = (
 ON_RAY = (
     *SPEC,
     argument(
-        "--dry-run", action="store_true", help="print the plan; start nothing, fetch nothing, store nothing but caches"
+        "--dry-run", action="store_true", help="print the plan; start and fetch nothing, store nothing but caches"
     ),
     ADDRESS,
 )
