@@ -75,7 +75,7 @@ def test_a_baseline_of_choice_is_compared_with_all_others(summary: Summary) -> N
 
 def test_a_forest_fills_the_markers_of_decided_differences_only(summary: Summary) -> None:
     found = [ablation for ablation in ablations(summary) if ablation.baseline == "snapkv"]
-    for trace in forest(found, summary.methods).data:
+    for trace in forest(found).data:
         differences = [ablation.variants[trace.name] for ablation in found]
         assert list(trace.x) == pytest.approx([100 * d.mean for d in differences])
         assert [symbol == "circle" for symbol in trace.marker.symbol] == [d.p_value < 0.05 for d in differences]

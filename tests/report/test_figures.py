@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,14 +12,17 @@ from report_rows import BUDGETS, METHODS, MIXED, make_history, make_rows
 from report_zoo import zoo_rows
 
 from indexmem.config.budget import NOTHING_EVICTED
+from indexmem.eviction.methods.registry import METHODS as METHOD_TABLE
 from indexmem.report.costs import costs
+from indexmem.report.facets import facets
 from indexmem.report.figures.base import frame, label_ends, plain_line, spread
 from indexmem.report.figures.by_budget import bytes_by_budget, kept_while_decoding, time_by_budget, truncation
 from indexmem.report.figures.curves import score_curve
+from indexmem.report.figures.labels import facet_chart
 from indexmem.report.figures.tradeoffs import score_by_bytes, score_by_time
 from indexmem.report.figures.training import loss_curve
 from indexmem.report.images import standing_alone
-from indexmem.report.palette import COLORS, LEARNED, Style, styles
+from indexmem.report.palette import COLORS, KNOWN, LEARNED, Style, style
 from indexmem.results.summary import summarise
 
 
@@ -110,15 +114,38 @@ def test_a_method_looks_the_same_in_every_chart_and_unlike_the_others() -> None:
     assert colour["indexmem"] == LEARNED["indexmem"]
 
 
-def test_learned_methods_stand_out_and_colours_suffice_for_twelve_others() -> None:
-    look = styles([*LEARNED, *(f"m{i:02d}" for i in range(12))])
-    assert len({style.color for style in look.values()}) == 14
-    assert {name for name, style in look.items() if style.emphasised} == set(LEARNED)
+def test_a_look_belongs_to_a_name_whoever_else_is_shown() -> None:
+    """Leaving methods out changes no colour; the report, its files and the board ask the same function."""
+    summary = summarise(make_rows(samples=4))
+    few = summarise(make_rows(methods=("knorm", "random"), samples=4))
+    for chart in (score_curve, lambda s: score_by_bytes(s, costs(make_rows(samples=4)))):
+        drawn = {
+            trace.name: (trace.line.color, trace.marker.symbol) for trace in chart(summary).data if trace.legendgroup
+        }
+        for trace in chart(few).data:
+            if trace.mode == "lines+markers" and trace.legendgroup:
+                assert drawn[trace.name] == (trace.line.color, trace.marker.symbol)
+                assert (style(trace.name).color, style(trace.name).marker) == drawn[trace.name]
 
 
-def test_methods_beyond_the_colours_differ_by_their_dash() -> None:
-    look = styles([f"m{i:02d}" for i in range(30)])
-    assert len({(style.color, style.dash) for style in look.values()}) == 30
+def test_every_method_of_ours_has_a_look_of_its_own_and_the_first_a_colour() -> None:
+    known = [*METHOD_TABLE, *LEARNED]
+    assert set(known) <= set(KNOWN), "a new method's name belongs at the end of KNOWN"
+    looks = {name: style(name) for name in known}
+    assert len({(look.color, look.marker, look.dash) for look in looks.values()}) == len(looks)
+    assert len({style(name).color for name in (*KNOWN[:12], *LEARNED)}) == 14
+    assert {name for name, look in looks.items() if look.emphasised} == set(LEARNED)
+    assert all(look.glyph for look in looks.values())
+
+
+def test_a_family_shares_a_colour_and_its_variants_differ_from_the_plain_one() -> None:
+    plain = style("snapkv")
+    for variant in ("snapkv+memory", "snapkv(window_size=8)", "snapkv+memory(window_size=8)"):
+        look = style(variant)
+        assert look.color == plain.color
+        assert look.marker != plain.marker
+        assert look.dash != plain.dash
+    assert style("mine.methods:Sum") == style("mine.methods:Sum")
 
 
 @pytest.mark.parametrize("color", [*COLORS, *LEARNED.values()])
@@ -167,3 +194,8 @@ def test_a_figure_in_a_file_names_its_methods_once() -> None:
     assert not figure.layout.showlegend
     label_ends(figure, 1.0, 5.0, 0.0)
     assert standing_alone(figure) is figure
+    rows = zoo_rows(samples=2)
+    one = rows.filter(pc.equal(rows["model"], rows["model"][0]))
+    summary = summarise(one)
+    (dots,) = (facet_chart(f, summary.budgets[0], summary.methods) for f in facets(one, summary.ranked))
+    assert [t.name for t in standing_alone(dots).data if t.showlegend] == list(summary.methods)

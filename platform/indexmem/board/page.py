@@ -18,7 +18,7 @@ from indexmem.config.budget import PHRASES
 from indexmem.config.schema import MEAN
 from indexmem.files import write_whole
 from indexmem.report.document import asset, policy, template_environment
-from indexmem.report.palette import FULL_COLOR, styles
+from indexmem.report.palette import FULL_COLOR, style
 from indexmem.report.text import visible
 from indexmem.results.schema import FULL_LABEL
 
@@ -45,7 +45,7 @@ def board_page(found: Sequence[ProtocolSection], sources: Sequence[Source]) -> s
     pages = template_environment(HERE)
     pages.filters |= {"shown": shown, "ms": lambda ms: f"{ms:,.0f} ms" if ms >= 10 else f"{ms:.2g} ms"}
     every = [line for section in found for line in section.lines]
-    look = {method: style.color for method, style in styles({line.method for line in every}).items()}
+    look = {line.method: style(line.method).color for line in every}
     return pages.get_template("board.html.j2").render(
         sections=[(number, section, protocol(section)) for number, section in enumerate(found)],
         sources=sources,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from indexmem.config.budget import Budget
 from indexmem.errors import UserError
+from indexmem.report.palette import family
 from indexmem.results.comparison import Difference
 from indexmem.results.summary import MEAN, Summary, leads
 
@@ -32,8 +33,8 @@ def families(methods: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def root(method: str) -> str:
-    """The name that a label starts with: 'snapkv+memory(window_size=8)' -> 'snapkv', 'indexmem' -> 'indexer'."""
-    name = method.partition("(")[0].partition("+")[0]
+    """Whose variant a method is: 'snapkv+memory(window_size=8)' -> 'snapkv', 'indexmem' -> 'indexer'."""
+    name = family(method)
     return SPECIAL.get(name, name)
 
 

@@ -14,7 +14,6 @@ from indexmem.report.costs import Cost, costs
 from indexmem.report.explorer import SHOWN_CHARACTERS, sample_groups
 from indexmem.report.facets import facets, heat_maps
 from indexmem.report.origin import Failure, Origin, failures, origin
-from indexmem.report.palette import Style, styles
 from indexmem.report.panels import (
     PanelGroup,
     ablation_groups,
@@ -41,7 +40,6 @@ class View:
     verdict: GridVerdict
     costs: tuple[Cost, ...]
     ablations: tuple[Ablation, ...]
-    look: Mapping[str, Style]
     sections: Mapping[str, tuple[PanelGroup, ...]]  # section -> its charts
     samples: list[dict[str, Any]]  # a group per benchmark
     kept: dict[str, Any]
@@ -112,7 +110,7 @@ def _view(number: int, model: str, gate: Gate, retention: pa.Table, baseline: st
         "needles": heat_groups(heat_maps(rows), summary),
         "facets": facet_groups(facets(rows, summary.ranked), summary),
         "decoding": decode_groups(summary, spent),
-        "ablations": ablation_groups(found, summary),
+        "ablations": ablation_groups(found),
         "costs": cost_groups(summary, spent),
     }
     shown = {sample["id"] for sample in kept["samples"]}
@@ -124,7 +122,6 @@ def _view(number: int, model: str, gate: Gate, retention: pa.Table, baseline: st
         verdict=refusal(gate) if gate.shortfalls else verdict(summary),
         costs=spent,
         ablations=found,
-        look=styles(summary.methods),
         sections=sections,
         samples=sample_groups(rows, benchmarks, shown, characters),
         kept=kept,

@@ -23,6 +23,7 @@ from indexmem.report.document import asset, figure_data, policy, template_enviro
 from indexmem.report.files import write_files
 from indexmem.report.images import check_drawable
 from indexmem.report.pack import packed
+from indexmem.report.palette import style
 from indexmem.report.panels import all_panels
 from indexmem.report.scorecard import scorecard
 from indexmem.results.schema import FULL_LABEL
@@ -95,7 +96,8 @@ def render(content: Content, command: str, links: Mapping[str, str], warning: st
             sections={name: title for name, title in SECTIONS.items() if name in present},
             phrases=PHRASES,
             data=_data(content),
-            colours={method: style.color for view in content.views for method, style in view.look.items()},
+            colours={method: style(method).color for view in content.views for method in view.summary.methods},
+            method_style=style,
             command=command,
             warning=warning,
             links={text: address for text, address in links.items() if address.startswith(("http://", "https://"))},

@@ -45,12 +45,12 @@ def write_images(figures: Mapping[str, go.Figure], folder: Path) -> None:
 
 
 def standing_alone(figure: go.Figure) -> go.Figure:
-    """With a legend if lines have no names beside them: the page has one for all its figures, a file has none."""
+    """With a legend if methods have no names beside them: the page has one for all its figures, a file has none."""
     drawn = [trace for trace in figure.data if isinstance(trace, go.Scatter) and trace.mode]
-    lines = [trace for trace in drawn if trace.mode == "lines+markers" and trace.name]
-    if len(lines) < 2 or any(trace.mode == "text" for trace in drawn):
+    methods = [trace.name for trace in drawn if trace.legendgroup]
+    if len(methods) < 2 or any(trace.mode == "text" for trace in drawn) or figure.layout.yaxis.ticktext:
         return figure
     alone = go.Figure(figure)
     for trace in alone.data:
-        trace.showlegend = trace.name in {line.name for line in lines}
+        trace.showlegend = trace.name in methods
     return alone.update_layout(showlegend=True)

@@ -100,13 +100,13 @@ def facet_groups(facets: Iterable[Facet], summary: Summary) -> tuple[PanelGroup,
     return tuple(groups)
 
 
-def ablation_groups(found: Iterable[Ablation], summary: Summary) -> tuple[PanelGroup, ...]:
+def ablation_groups(found: Iterable[Ablation]) -> tuple[PanelGroup, ...]:
     """A forest per baseline."""
     panels = []
     for number, (baseline, ablations) in enumerate(groupby(found, key=lambda ablation: ablation.baseline)):
         caption = f"Variants against {baseline}"
         label = f"{caption}: paired difference of mean scores with 95% interval; {NUMBERS} below"
-        panels.append(Panel(f"ablation-{number}", caption, label, forest(tuple(ablations), summary.methods)))
+        panels.append(Panel(f"ablation-{number}", caption, label, forest(tuple(ablations))))
     return (PanelGroup(tuple(panels)),) if panels else ()
 
 

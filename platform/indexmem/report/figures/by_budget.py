@@ -10,7 +10,7 @@ from indexmem.config.budget import Kind
 from indexmem.report.costs import Cost
 from indexmem.report.figures.base import frame, plain_line
 from indexmem.report.figures.curves import AXES
-from indexmem.report.palette import FULL_COLOR, styles
+from indexmem.report.palette import FULL_COLOR, style
 from indexmem.report.text import bytes_text, seconds_text
 from indexmem.results.schema import FULL_LABEL
 
@@ -70,13 +70,12 @@ def _add_lines(
     """A line per method; `told` is the hover's last line, `above` a whisker's length."""
     budgets = sorted({cost.budget for cost in costs if cost.method != FULL_LABEL and cost.budget.kind == kind})
     x_of = {budget: number for number, budget in enumerate(budgets)}
-    look = styles(methods)
     for method in methods:
         mine = [c for c in costs if c.method == method and c.budget in x_of and measured(c) is not None]
         mine.sort(key=lambda cost: cost.budget)
         hover = [f"<b>{method}</b><br>{cost.budget.phrase}<br>{hover_text(cost)}" for cost in mine]
         values = [value for cost in mine if (value := measured(cost)) is not None]
-        line = plain_line(method, look[method], [x_of[cost.budget] for cost in mine], values, hover)
+        line = plain_line(method, style(method), [x_of[cost.budget] for cost in mine], values, hover)
         if above is not None:
             whisker = {"type": "data", "symmetric": False, "arrayminus": [0.0] * len(mine), "width": 3}
             line.update(error_y=whisker | {"array": list(map(above, mine))})

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from indexmem.config.budget import Budget, Kind
 from indexmem.report.figures.base import MAX_DIRECT_LABELS, frame, label_ends, line, mark_full
-from indexmem.report.palette import styles
+from indexmem.report.palette import style
 from indexmem.results.intervals import Interval
 from indexmem.results.summary import MEAN, Summary
 
@@ -48,7 +48,6 @@ def curve(
     figure = frame(title, AXES[kind], "score, %")
     x_of = _positions(budgets)
     shown = [m for m in methods if any((m, budget) in cells for budget in x_of)]
-    look = styles(methods)
     step = _dodge(list(x_of.values()), len(shown))
     for number, method in enumerate(shown):
         mine = [budget for budget in x_of if (method, budget) in cells]
@@ -56,7 +55,7 @@ def curve(
         shift = (number - (len(shown) - 1) / 2) * step
         x = [x_of[budget] + shift for budget in mine]
         figure.add_trace(
-            line(method, look[method], x, [cells[method, b] for b in mine], [budget.phrase for budget in mine])
+            line(method, style(method), x, [cells[method, b] for b in mine], [budget.phrase for budget in mine])
         )
     low, high = (min(x_of.values()), max(x_of.values())) if x_of else (0.0, 1.0)
     labels = [str(budget) for budget in x_of]

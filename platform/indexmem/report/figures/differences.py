@@ -8,26 +8,22 @@ import plotly.graph_objects as go
 
 from indexmem.report.ablations import Ablation
 from indexmem.report.figures.base import TEXT, frame
-from indexmem.report.palette import styles
+from indexmem.report.palette import style
 from indexmem.report.text import p_words, signed
 from indexmem.results.summary import ALPHA
 
 ROW_PIXELS = 30
 
 
-def forest(found: Sequence[Ablation], methods: Sequence[str]) -> go.Figure:
-    """A row per (variant, budget) of one baseline; filled markers differ by more than noise, hollow ones do not.
-
-    methods: all of the report, since they decide the colours.
-    """
+def forest(found: Sequence[Ablation]) -> go.Figure:
+    """A row per (variant, budget) of one baseline; filled markers differ by more than noise, hollow ones do not."""
     baseline = found[0].baseline
     variants = list(dict.fromkeys(v for ablation in found for v in ablation.variants))
     rows = [(v, a) for v in variants for a in found if v in a.variants]
     figure = frame(f"Against {baseline}", f"points of mean score above {baseline}", "", y_range=None)
-    look = styles(methods)
     for variant in variants:
         mine = [(row, a.budget, a.variants[variant]) for row, (v, a) in enumerate(rows) if v == variant]
-        color = look[variant].color
+        color = style(variant).color
         decided = [difference.p_value < ALPHA for _, _, difference in mine]
         symbols = ["circle" if sure else "circle-open" for sure in decided]
         figure.add_trace(
@@ -38,10 +34,10 @@ def forest(found: Sequence[Ablation], methods: Sequence[str]) -> go.Figure:
                 legendgroup=variant,
                 mode="markers",
                 marker={
-                    "color": look[variant].color,
+                    "color": color,
                     "size": 10,
                     "symbol": symbols,
-                    "line": {"width": 2, "color": look[variant].color},
+                    "line": {"width": 2, "color": color},
                 },
                 error_x={
                     "type": "data",

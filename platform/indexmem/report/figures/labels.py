@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 from indexmem.config.budget import Budget
 from indexmem.report.facets import Facet, HeatMap
 from indexmem.report.figures.base import frame, line
-from indexmem.report.palette import styles
+from indexmem.report.palette import style
 from indexmem.results.schema import FULL_LABEL
 
 PANELS_A_ROW = 3
@@ -21,14 +21,13 @@ COLOR_BAR = {"title": {"text": "score, %", "font": {"size": 12}}, "thickness": 1
 def facet_chart(facet: Facet, budget: Budget, methods: tuple[str, ...]) -> go.Figure:
     """Score by the label's values at one budget: dots with whiskers, methods side by side."""
     figure = frame(f"{facet.title}, {budget.phrase}", facet.name, "score, %")
-    look = styles(methods)
     step = 0.6 / max(1, len(methods))
     for number, method in enumerate(methods):
         indices = [i for i, value in enumerate(facet.values) if (method, budget, value) in facet.cells]
         cells = [facet.cells[method, budget, facet.values[i]] for i in indices]
         x = [i + (number - (len(methods) - 1) / 2) * step for i in indices]
         hover = [f"{facet.name} {facet.values[i]}" for i in indices]
-        figure.add_trace(line(method, look[method], x, cells, hover).update(mode="markers"))
+        figure.add_trace(line(method, style(method), x, cells, hover).update(mode="markers"))
     ticks = list(range(len(facet.values)))
     figure.update_xaxes(tickvals=ticks, ticktext=list(map(str, facet.values)), range=[-0.5, len(ticks) - 0.5])
     return figure

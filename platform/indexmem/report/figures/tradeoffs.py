@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from indexmem.report.costs import Cost
 from indexmem.report.figures.base import TEXT, frame, line, mark_full
-from indexmem.report.palette import styles
+from indexmem.report.palette import style
 from indexmem.results.pareto import pareto_front
 from indexmem.results.schema import FULL_LABEL
 from indexmem.results.summary import MEAN, Summary
@@ -32,13 +32,12 @@ def score_by_time(summary: Summary, costs: Sequence[Cost]) -> go.Figure:
 def _tradeoff(summary: Summary, costs: Sequence[Cost], title: str, x_title: str, spent: Spent, unit: str) -> go.Figure:
     """A line per method, and a frame around each point that no other one beats in both score and cost."""
     figure = frame(title, x_title, "mean score, %")
-    look = styles(summary.methods)
     scored = [c for c in costs if c.method != FULL_LABEL and (c.method, c.budget, MEAN) in summary.cells]
     for method in summary.methods:
         mine = sorted((c for c in scored if c.method == method), key=spent)
         cells = [summary.cells[method, cost.budget, MEAN] for cost in mine]
         hover = [f"{unit.format(spent(cost))} ({cost.budget.phrase})" for cost in mine]
-        figure.add_trace(line(method, look[method], [spent(cost) for cost in mine], cells, hover))
+        figure.add_trace(line(method, style(method), [spent(cost) for cost in mine], cells, hover))
     points = [(spent(cost), -summary.cells[cost.method, cost.budget, MEAN].mean) for cost in scored]
     front = [points[index] for index in pareto_front(points)]
     figure.add_trace(
