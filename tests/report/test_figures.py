@@ -13,7 +13,6 @@ from report_zoo import zoo_rows
 
 from indexmem.config.budget import NOTHING_EVICTED
 from indexmem.eviction.methods.registry import METHODS as METHOD_TABLE
-from indexmem.report.costs import costs
 from indexmem.report.facets import facets
 from indexmem.report.figures.base import frame, label_ends, plain_line, spread
 from indexmem.report.figures.by_budget import bytes_by_budget, kept_while_decoding, time_by_budget, truncation
@@ -23,6 +22,7 @@ from indexmem.report.figures.tradeoffs import score_by_bytes, score_by_time
 from indexmem.report.figures.training import loss_curve
 from indexmem.report.images import standing_alone
 from indexmem.report.palette import COLORS, KNOWN, LEARNED, Style, style
+from indexmem.results.costs import costs
 from indexmem.results.summary import summarise
 
 

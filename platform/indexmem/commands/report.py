@@ -16,6 +16,7 @@ from indexmem.errors import UserError
 from indexmem.evaluate.grid import GridPlan, plan
 from indexmem.report.html import write_report
 from indexmem.report.verdict import GridVerdict, verdict
+from indexmem.results.costs import costs
 from indexmem.results.gate import Gate, gated
 from indexmem.results.summary import summarise
 from indexmem.results.tables import comparison_table
@@ -95,11 +96,15 @@ def mirror_grid(sink: MlflowSink, experiment: Experiment, rows: pa.Table, report
         experiment,
         gate.rows,
         artifacts={path.name: path for path in (report, report.with_suffix("")) if path.exists()},
-        verdict=gate.explanation or verdict_text(verdict(summarise(gate.rows))),
+        verdict=gate.explanation or verdict_text(verdict(summarise(gate.rows), costs(gate.rows))),
     )
 
 
 def verdict_text(said: GridVerdict) -> str:
     """The verdict as Markdown: the outcome in bold, then the finding at each budget."""
-    findings = [f"- {finding.budget.phrase}: **{finding.title}.** {finding.text}" for finding in said.findings]
-    return "\n".join([f"**{said.headline}**", "", *findings, "", said.basis])
+    findings = [
+        " ".join(filter(None, [f"- {found.budget.phrase}: **{found.title}.** {found.text}", found.cost, found.equal]))
+        for found in said.findings
+    ]
+    trades = ["", said.trades] if said.trades else []
+    return "\n".join([f"**{said.headline}**", "", *findings, *trades, "", said.basis])

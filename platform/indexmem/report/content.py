@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from indexmem.config.budget import Budget
 from indexmem.config.schema import Experiment
 from indexmem.report.ablations import Ablation, ablations
-from indexmem.report.costs import Cost, costs
 from indexmem.report.explorer import SHOWN_CHARACTERS, sample_groups
 from indexmem.report.facets import facets, heat_maps
 from indexmem.report.origin import Failure, Origin, failures, origin
@@ -26,7 +26,9 @@ from indexmem.report.panels import (
 )
 from indexmem.report.verdict import GridVerdict, refusal, verdict
 from indexmem.report.viewer import viewer_data
+from indexmem.results.costs import UNEQUAL, Cost, costs
 from indexmem.results.gate import Floors, Gate, gated
+from indexmem.results.samples import Column
 from indexmem.results.summary import Summary, by_model, summarise
 
 
@@ -43,6 +45,18 @@ class View:
     sections: Mapping[str, tuple[PanelGroup, ...]]  # section -> its charts
     samples: list[dict[str, Any]]  # a group per benchmark
     kept: dict[str, Any]
+
+    @property
+    def cost_at(self) -> dict[Column, Cost]:
+        return {(cost.method, cost.budget): cost for cost in self.costs}
+
+    @property
+    def costly(self) -> set[Column]:
+        """Who holds more than another method of its column."""
+        least: dict[Budget, float] = {}
+        for cost in self.costs:
+            least[cost.budget] = min(cost.cache_share, least.get(cost.budget, cost.cache_share))
+        return {(c.method, c.budget) for c in self.costs if c.cache_share > UNEQUAL * least[c.budget]}
 
 
 @dataclass(frozen=True)
@@ -119,7 +133,7 @@ def _view(number: int, model: str, gate: Gate, retention: pa.Table, baseline: st
         number=number,
         model=model,
         summary=summary,
-        verdict=refusal(gate) if gate.shortfalls else verdict(summary),
+        verdict=refusal(gate) if gate.shortfalls else verdict(summary, spent),
         costs=spent,
         ablations=found,
         sections=sections,

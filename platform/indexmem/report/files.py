@@ -16,10 +16,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from indexmem.report.content import Content, View
-from indexmem.report.costs import Cost
 from indexmem.report.images import write_images
 from indexmem.report.latex import benchmarks_table, budgets_table
 from indexmem.report.panels import all_panels
+from indexmem.results.costs import Cost
 from indexmem.results.summary import Summary
 from indexmem.results.tables import score_frame
 

@@ -114,7 +114,7 @@ def _data(content: Content) -> dict[str, str]:
     """Element id -> packed JSON. Each is unpacked on its own, when it is first looked at."""
     found = {}
     for view in content.views:
-        found[f"scores-{view.number}"] = packed(scorecard(view.model, view.summary))
+        found[f"scores-{view.number}"] = packed(scorecard(view.model, view.summary, view.costs))
         for index, group in enumerate(view.samples):
             found[f"samples-{view.number}-{index}"] = packed(group)
         for index, sample in enumerate(view.kept["samples"]):

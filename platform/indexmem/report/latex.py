@@ -66,16 +66,16 @@ def _cell(summary: Summary, method: str, budget: Budget, benchmark: str) -> str:
         return "--"
     standing = summary.standing(method, budget, benchmark)
     if standing == "winner":
-        return rf"\textbf{{{100 * cell.mean:.1f}}}$^\star$ {_half(cell)}"
+        return rf"\textbf{{{100 * cell.mean:.1f}}}$^\star$ {_limits(cell)}"
     return _number(cell) + (r"$^\dagger$" if standing == "leading" else "")
 
 
 def _number(cell: Interval | None) -> str:
-    return "--" if cell is None else f"{100 * cell.mean:.1f} {_half(cell)}"
+    return "--" if cell is None else f"{100 * cell.mean:.1f} {_limits(cell)}"
 
 
-def _half(cell: Interval) -> str:
-    return rf"{{\scriptsize$\pm${100 * cell.half_width:.1f}}}"
+def _limits(cell: Interval) -> str:
+    return rf"{{\scriptsize({cell.limits.replace(' to ', '--')})}}"
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -11,7 +11,6 @@ import plotly.graph_objects as go
 
 from indexmem.config.budget import PHRASES, Kind
 from indexmem.report.ablations import Ablation
-from indexmem.report.costs import Cost
 from indexmem.report.facets import Facet, HeatMap
 from indexmem.report.figures.by_budget import bytes_by_budget, kept_while_decoding, time_by_budget, truncation
 from indexmem.report.figures.curves import AXES, benchmark_title, score_curve
@@ -19,6 +18,7 @@ from indexmem.report.figures.differences import forest
 from indexmem.report.figures.labels import facet_chart, heat_map
 from indexmem.report.figures.tradeoffs import score_by_bytes, score_by_time
 from indexmem.report.figures.training import loss_curve
+from indexmem.results.costs import Cost
 from indexmem.results.summary import MEAN, Summary
 
 NUMBERS = "the same numbers are in the table"

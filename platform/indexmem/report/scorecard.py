@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from indexmem.report.text import seconds_text
 from indexmem.results.comparison import Difference
+from indexmem.results.costs import Cost
 from indexmem.results.intervals import Interval
 from indexmem.results.schema import FULL_LABEL
 from indexmem.results.summary import MEAN, Contest, Summary
@@ -12,12 +15,12 @@ from indexmem.results.summary import MEAN, Contest, Summary
 STANDINGS = ("reference", "winner", "leading", "behind", "alone")
 
 
-def scorecard(model: str, summary: Summary) -> dict[str, Any]:
+def scorecard(model: str, summary: Summary, costs: Iterable[Cost] = ()) -> dict[str, Any]:
     """JSON-ready cells of one model. Names are numbers into the lists beside them; benchmark -1 is the mean.
 
     A cell: [method, budget, benchmark, [mean, low, high], n, standing, rival, [method - rival, low, high, adjusted p],
     [method - full cache, low, high, p]]; the last three are null where there is nothing to compare with. The rival is
-    the best method, and for the best method the one closest to it.
+    the best method, and for the best method the one closest to it. `held`: [method, budget, what it holds, in words].
     """
     methods = (FULL_LABEL, *summary.methods)
     budgets = list(dict.fromkeys(str(budget) for _, budget, _ in sorted(summary.cells, key=lambda key: key[1])))
@@ -42,7 +45,16 @@ def scorecard(model: str, summary: Summary) -> dict[str, Any]:
             ]
         )
     names = {"model": model, "methods": methods, "budgets": budgets, "benchmarks": summary.benchmarks}
-    return names | {"standings": STANDINGS, "cells": cells}
+    held = [
+        [
+            number[c.method],
+            budgets.index(str(c.budget)),
+            f"{100 * c.cache_share:.1f}% · {seconds_text(c.score_seconds)}",
+        ]
+        for c in costs
+        if c.method in number and str(c.budget) in budgets
+    ]
+    return names | {"standings": STANDINGS, "cells": cells, "held": held}
 
 
 def _rival(contest: Contest, method: str) -> tuple[str | None, Difference | None]:

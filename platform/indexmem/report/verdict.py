@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from indexmem.config.budget import Budget
-from indexmem.report.text import p_words, signed
+from indexmem.report.text import p_words, seconds_text, signed
 from indexmem.results.comparison import Difference
+from indexmem.results.costs import Cost
+from indexmem.results.equal_bytes import EqualBytes, at_equal_bytes, best_trades
 from indexmem.results.gate import ADVICE, Gate
+from indexmem.results.intervals import Interval
 from indexmem.results.summary import ALPHA, MEAN, Contest, Summary
 from indexmem.results.tables import sample_counts
 
@@ -18,13 +20,17 @@ NAMED_AT_MOST = 4
 
 @dataclass(frozen=True)
 class Finding:
-    """What one budget's column says: `title` is the outcome, `text` the numbers behind it."""
+    """What one budget's column says: `title` is the outcome, `text` the numbers behind it, `cost` what the best method
+    holds, `equal` the outcome where all methods hold the same bytes; '' where they do anyway.
+    """
 
     budget: Budget
     best: str
     decided: bool
     title: str
     text: str
+    cost: str = ""
+    equal: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,12 +38,15 @@ class GridVerdict:
     headline: str
     findings: tuple[Finding, ...]
     basis: str
+    trades: str = ""  # the Pareto front of score and bytes
 
 
-def verdict(summary: Summary) -> GridVerdict:
-    """The verdict over the mean of all benchmarks."""
-    findings = tuple(_finding(summary, budget) for budget in summary.budgets if (budget, MEAN) in summary.contests)
-    return GridVerdict(_headline(summary), findings, _basis(summary))
+def verdict(summary: Summary, costs: Sequence[Cost] = ()) -> GridVerdict:
+    """The verdict over the mean of all benchmarks; `costs` of the same rows."""
+    budgets = [budget for budget in summary.budgets if (budget, MEAN) in summary.contests]
+    equal = {budget: found for budget in budgets if (found := at_equal_bytes(summary, costs, budget)) is not None}
+    findings = tuple(_finding(summary, costs, budget, equal.get(budget)) for budget in budgets)
+    return GridVerdict(_headline(summary, equal), findings, _basis(summary), _trades(best_trades(summary, costs)))
 
 
 def refusal(gate: Gate) -> GridVerdict:
@@ -60,7 +69,7 @@ def budget_list(budgets: Sequence[Budget]) -> str:
     return " and at ".join(listing(texts) + after for texts, after in ((shares, " eviction"), (others, "")) if texts)
 
 
-def _headline(summary: Summary) -> str:
+def _headline(summary: Summary, equal: Mapping[Budget, EqualBytes]) -> str:
     wins: dict[str, list[Budget]] = {}
     undecided = []
     for budget in summary.budgets:
@@ -76,24 +85,58 @@ def _headline(summary: Summary) -> str:
     sentences = [f"{method} is the best method at {budget_list(budgets)}." for method, budgets in wins.items()]
     if undecided:
         sentences.append(f"At {budget_list(undecided)}, no method is ahead by more than noise.")
+    for method, budgets in wins.items():
+        lost = [b for b in budgets if b in equal and equal[b].contest.leading != (method,)]
+        if lost:
+            sentences.append(f"At equal bytes {method} does not lead at {budget_list(lost)}.")
     return " ".join(sentences)
 
 
-def _finding(summary: Summary, budget: Budget) -> Finding:
+def _finding(summary: Summary, costs: Sequence[Cost], budget: Budget, equal: EqualBytes | None) -> Finding:
     contest = summary.contests[budget, MEAN]
+    cells = {method: cell for (method, b, name), cell in summary.cells.items() if (b, name) == (budget, MEAN)}
     decided = bool(contest.lead) and len(contest.leading) == 1
-    body = _winner_text(contest) if decided else _tie_text(summary, contest, budget)
+    body = _body(contest, cells)
     against_full = _against_full(contest.best, summary.against_full(contest.best, budget))
-    return Finding(budget, contest.best, decided, _title(summary, contest, budget), f"{body} {against_full}".strip())
+    cost = next((_cost_text(c) for c in costs if (c.method, c.budget) == (contest.best, budget)), "")
+    title, text = _title(contest, cells), f"{body} {against_full}".strip()
+    return Finding(budget, contest.best, decided, title, text, cost, _equal_text(equal) if equal is not None else "")
 
 
-def _title(summary: Summary, contest: Contest, budget: Budget) -> str:
-    score = f"{100 * summary.cells[contest.best, budget, MEAN].mean:.1f}%"
+def _cost_text(cost: Cost) -> str:
+    """'Holds 17.4% of the full cache's bytes, 180 ms to score.'"""
+    return (
+        f"Holds {100 * cost.cache_share:.1f}% of the full cache's bytes, {seconds_text(cost.score_seconds)} to score."
+    )
+
+
+def _equal_text(equal: EqualBytes) -> str:
+    said = f"At {100 * equal.share:.1f}% of the bytes for all, interpolated: {_title(equal.contest, equal.cells)}"
+    scores = f"{equal.cells[equal.contest.best].limits}".replace(" to ", "% to ")
+    beyond = f" Not measured at so many bytes: {listing(equal.beyond)}." if equal.beyond else ""
+    return f"{said} (95% interval {scores}%). {_body(equal.contest, equal.cells)}{beyond}"
+
+
+def _trades(found: Sequence[Cost]) -> str:
+    """The front in words, a method once."""
+    budgets: dict[str, list[Budget]] = {}
+    for cost in found:
+        budgets.setdefault(cost.method, []).append(cost.budget)
+    named = "; ".join(f"{method} at {budget_list(sorted(mine))}" for method, mine in budgets.items())
+    return f"No other cell has both a higher mean and fewer bytes than {named}." if named else ""
+
+
+def _title(contest: Contest, cells: Mapping[str, Interval]) -> str:
+    score = f"{100 * cells[contest.best].mean:.1f}%"
     if not contest.lead:
         return f"{contest.best} scores {score}, with no rival"
     if len(contest.leading) == 1:
         return f"{contest.best} wins with {score}"
     return f"No winner; highest is {contest.best} with {score}"
+
+
+def _body(contest: Contest, cells: Mapping[str, Interval]) -> str:
+    return _winner_text(contest) if len(contest.leading) == 1 and contest.lead else _tie_text(contest, cells)
 
 
 def _winner_text(contest: Contest) -> str:
@@ -104,19 +147,17 @@ def _winner_text(contest: Contest) -> str:
     return f"{100 * lead.mean:.1f} points above the next best, {rival} ({surely})."
 
 
-def _tie_text(summary: Summary, contest: Contest, budget: Budget) -> str:
+def _tie_text(contest: Contest, cells: Mapping[str, Interval]) -> str:
     if not contest.lead:
         return ""
-    tied = [f"{m} ({100 * summary.cells[m, budget, MEAN].mean:.1f}%)" for m in contest.leading[1:]]
+    tied = [f"{m} ({100 * cells[m].mean:.1f}%)" for m in contest.leading[1:]]
     behind = len(contest.lead) - len(tied)
     rest = (
         f" {_count(behind, 'other method')} {'is' if behind == 1 else 'are'} worse by more than noise."
         if behind
         else ""
     )
-    least = contest.detectable_lead
-    shown = f" A lead of {100 * least:.0f} points would show in 4 of 5 such comparisons." if least else ""
-    return f"Within noise of it: {listing(tied)}.{rest}{shown}"
+    return f"Within noise of it: {listing(tied)}.{rest}"
 
 
 def _against_full(method: str, difference: Difference | None) -> str:
@@ -132,9 +173,8 @@ def _basis(summary: Summary) -> str:
     many = len(summary.benchmarks)
     counts = f"{sample_counts(summary)} samples each"
     text = f"Mean over {_count(many, 'benchmark')}, {counts}, the same for every method that is ranked."
-    leads = [lead.half_width for (_, b), c in summary.contests.items() if b == MEAN for lead in c.lead.values()]
-    if leads:
-        text += f" With these counts, a lead is known to about ±{100 * median(leads):.0f} points."
+    if (least := summary.detectable_lead) is not None:
+        text += f" A lead of about {100 * least:.0f} points would show in 4 of 5 such comparisons."
     return " ".join([text, *summary.caveats])
 
 

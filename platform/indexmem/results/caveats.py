@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from indexmem.config.budget import NOTHING_EVICTED, Budget
 from indexmem.results import other_code
+from indexmem.results.costs import UNEQUAL, shares_held
 from indexmem.results.samples import Matched
 from indexmem.results.schema import OK
 
@@ -18,7 +19,13 @@ ANSWERING = ("torch", "transformers", "kvpress")  # packages whose versions can 
 
 def caveats(rows: pa.Table, ranked: Mapping[Budget, Matched]) -> tuple[str, ...]:
     """Of rows (ROW_SCHEMA) of one model; `ranked`: the methods of each budget on their common samples."""
-    return (*_unranked(ranked), *_nothing_evicted(rows), *_mixed_versions(rows), *other_code.other_code_sentences(rows))
+    return (
+        *_unranked(ranked),
+        *_unequal_bytes(rows, ranked),
+        *_nothing_evicted(rows),
+        *_mixed_versions(rows),
+        *other_code.other_code_sentences(rows),
+    )
 
 
 def _unranked(ranked: Mapping[Budget, Matched]) -> Iterable[str]:
@@ -27,6 +34,18 @@ def _unranked(ranked: Mapping[Budget, Matched]) -> Iterable[str]:
         lacking = [f"{method} (lacks {n} of {common.asked} samples)" for (method, _), n in common.lacking.items()]
         if lacking:
             yield f"Not ranked at {budget}: {', '.join(lacking)}."
+
+
+def _unequal_bytes(rows: pa.Table, ranked: Mapping[Budget, Matched]) -> Iterable[str]:
+    """Budgets at which some method holds more than others, such as indexer keys or a memory."""
+    found, held = [], shares_held(rows)
+    for budget, common in ranked.items():
+        shares = {method: held[method, budget] for method, _ in common.columns if (method, budget) in held}
+        if shares and max(shares.values()) > UNEQUAL * min(shares.values()):
+            low, high, most = min(shares.values()), max(shares.values()), max(shares, key=lambda m: shares[m])
+            found.append(f"{100 * low:.1f}% to {100 * high:.1f}% at {budget} (most: {most})")
+    if found:
+        yield f"Methods hold unequal bytes: of the full cache's {', '.join(found)}."
 
 
 def _nothing_evicted(rows: pa.Table) -> Iterable[str]:

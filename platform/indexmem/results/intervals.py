@@ -39,8 +39,13 @@ class Interval:
         return (self.high - self.low) / 2
 
     def __str__(self) -> str:
-        """'71.2 ±5.1': mean and half of the interval, in points of 100."""
-        return f"{100 * self.mean:.1f} ±{100 * self.half_width:.1f}"
+        """'71.2 (66 to 76)': mean and limits, in points of 100."""
+        return f"{f'{100 * self.mean:.1f}'.removesuffix('.0')} ({self.limits})"
+
+    @property
+    def limits(self) -> str:
+        """'66 to 76', in points of 100."""
+        return f"{100 * self.low:.0f} to {100 * self.high:.0f}"
 
 
 def mean_ci(

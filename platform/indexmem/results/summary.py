@@ -57,22 +57,22 @@ class Contest:
         return min(self.lead, key=lambda method: self.lead[method].mean, default=None)
 
     @property
-    def detectable_lead(self) -> float | None:
-        """The smallest true lead over the closest rival that samples like these show in 4 of 5 cases.
-
-        At the level of all pairs of this column's methods; None without a rival.
+    def detectable_leads(self) -> list[float]:
+        """For each rival the smallest true lead over it that samples like these show in 4 of 5 cases, at the level of
+        all pairs of this column's methods.
         """
-        if self.closest_rival is None:
-            return None
         scores = {method: self.common.values_NM[:, index] for index, (method, _) in enumerate(self.common.columns)}
         methods, design = len(self.lead) + 1, self.common.design
-        return minimum_detectable_difference(
-            scores[self.best],
-            scores[self.closest_rival],
-            strata=design.strata,
-            clusters=design.clusters,
-            comparisons=methods * (methods - 1) // 2,
-        )
+        return [
+            minimum_detectable_difference(
+                scores[self.best],
+                scores[rival],
+                strata=design.strata,
+                clusters=design.clusters,
+                comparisons=methods * (methods - 1) // 2,
+            )
+            for rival in self.lead
+        ]
 
     def standing(self, method: str) -> Standing:
         """'winner' is given to nobody unless the best method beats every rival by more than noise."""
@@ -118,10 +118,18 @@ class Summary:
         keys = sorted(self.cells, key=lambda key: (method[key[0]], key[1], benchmark[key[2]]))
         return {key: self.cells[key] for key in keys}
 
+    @property
+    def detectable_lead(self) -> float | None:
+        """The smallest true lead that samples like these show in 4 of 5 comparisons of means over benchmarks: variances
+        are pooled over budgets and rivals, since in one column a single odd sample decides. None without rivals.
+        """
+        found = [lead for (_, name), c in self.contests.items() if name == MEAN for lead in c.detectable_leads]
+        return float(np.sqrt(np.mean(np.square(found)))) if found else None
+
     def standing(self, method: str, budget: Budget, benchmark: str) -> Standing:
         """How a cell stands in its column; the full cache, and what nothing is compared with, is a reference."""
-        contest = self.contests.get((budget, benchmark))
-        return "reference" if method == FULL_LABEL or contest is None else contest.standing(method)
+        column = self.contests.get((budget, benchmark))
+        return "reference" if method == FULL_LABEL or column is None else column.standing(method)
 
     def full(self, benchmark: str) -> Interval | None:
         """The full cache's score, if it was evaluated."""
@@ -167,7 +175,7 @@ def summarise(rows: pa.Table) -> Summary:
             }
 
     ranked = tuple(sorted(names, key=lambda method: (*_rank(cells, method), method)))
-    contests = {key: _contest(common, ranked) for key, common in compared.items() if key[0] != NOTHING_EVICTED}
+    contests = {key: contest(common, ranked) for key, common in compared.items() if key[0] != NOTHING_EVICTED}
     failed = rows.num_rows - rows.filter(pc.equal(rows["status"], OK)).num_rows
     sentences = caveats(rows, {budget: common for (budget, scope), common in compared.items() if scope == MEAN})
     return Summary(ranked, budgets, benchmarks, scores, cells, contests, sentences, failed, rows.num_rows)
@@ -216,8 +224,8 @@ def _rank(cells: Mapping[Key, Interval], method: str) -> tuple[int, float]:
     return -len(means), -float(np.mean(means)) if means else 0.0
 
 
-def _contest(common: Matched, order: Sequence[str]) -> Contest:
-    """Of equal methods the one that comes first in `order` is called the best."""
+def contest(common: Matched, order: Sequence[str]) -> Contest:
+    """Who is ahead in one column. Of equal methods the one that comes first in `order` is called the best."""
     means = common.design.contributions(common.values_NM).sum(axis=0)
     score = dict(zip(common.columns, means.round(12).tolist()))
     best = min(common.columns, key=lambda column: (-score[column], order.index(column[0])))

@@ -16,7 +16,7 @@ from indexmem.results.summary import MEAN, Summary, summarise
 SCORES = ("model", "method", "budget", "ratio", "benchmark", "mean", "low", "high", "n", "standing")
 WIDTH = 100
 NAME_WIDTH = 28
-CELL_WIDTH = 14
+CELL_WIDTH = 18
 HEADERS: Mapping[Kind, str] = MappingProxyType(
     {"ratio": "evicted:", "tokens": "kept per head:", "bytes": "bytes in all:"}
 )
@@ -46,7 +46,7 @@ def render_text(summary: Summary) -> str:
     """`comparison_table` of a summary that is already at hand."""
     many = len(summary.benchmarks)
     over = f"Mean over {many} benchmarks" if many != 1 else f"{summary.benchmarks[0]}:  mean score"
-    lines = [f"{over} in %, ± half of the 95% interval; samples per benchmark: {sample_counts(summary)}", ""]
+    lines = [f"{over} in %, with 95% intervals; samples per benchmark: {sample_counts(summary)}", ""]
     full = summary.full(MEAN)
     lines.append(f"{'full cache, nothing evicted':<{NAME_WIDTH}}{full or 'not evaluated'!s:>{CELL_WIDTH - 1}}")
     per_block = (WIDTH - NAME_WIDTH) // CELL_WIDTH

@@ -51,7 +51,7 @@ def _scores(summary: Summary) -> str:
     count = len(summary.benchmarks)
     what = f"Mean score in % over {count} benchmarks" if count != 1 else f"Score in % on {summary.benchmarks[0]}"
     full = summary.full(MEAN)
-    text = f"{what}, ± half of the 95% interval."
+    text = f"{what}, with 95% intervals."
     if full is not None:
         text += f" The full cache, nothing evicted: {full}."
     if not summary.methods:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import plotly.graph_objects as go
 
 from indexmem.config.budget import Kind
-from indexmem.report.costs import Cost
 from indexmem.report.figures.base import frame, plain_line
 from indexmem.report.figures.curves import AXES
 from indexmem.report.palette import FULL_COLOR, style
 from indexmem.report.text import bytes_text, seconds_text
+from indexmem.results.costs import Cost
 from indexmem.results.schema import FULL_LABEL
 
 Measured = Callable[[Cost], float | None]  # None: not measured, so not drawn

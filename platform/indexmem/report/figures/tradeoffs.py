@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import plotly.graph_objects as go
 
-from indexmem.report.costs import Cost
 from indexmem.report.figures.base import TEXT, frame, line, mark_full
 from indexmem.report.palette import style
+from indexmem.results.costs import Cost
 from indexmem.results.pareto import pareto_front
 from indexmem.results.schema import FULL_LABEL
 from indexmem.results.summary import MEAN, Summary

@@ -7,7 +7,8 @@ const lookups = scorecards.map(async (promise) => {
     const key = cellKey(card.methods[method], card.budgets[budget], benchmark < 0 ? "" : card.benchmarks[benchmark]);
     cells.set(key, { interval, n, standing: card.standings[standing], rival: card.methods[rival], lead, full });
   }
-  return { card, cells };
+  const held = new Map(card.held.map(([method, budget, text]) => [`${card.methods[method]}\n${card.budgets[budget]}`, text]));
+  return { card, cells, held };
 });
 const MARKS = { winner: ["★", "best by more than noise"], leading: ["≈", "within noise of the best"] };
 
@@ -32,7 +33,7 @@ const rowHead = (text) => Object.assign(make("th", text), { scope: "row" });
 const columnHead = (text) => Object.assign(make("th", text), { scope: "col" });
 
 const drawByTask = async (block) => {
-  const { card, cells } = await lookups[block.dataset.view];
+  const { card, cells, held } = await lookups[block.dataset.view];
   const budget = block.querySelector("select").value;
   const wanted = benchmarkFilter.value;
   const columns = card.benchmarks.filter((name) => !wanted || name === wanted);
@@ -44,6 +45,7 @@ const drawByTask = async (block) => {
     if (method !== FULL) row.dataset.method = method;
     const at = method === FULL ? card.budgets.find((b) => cells.has(cellKey(FULL, b, columns[0]))) : budget;
     row.append(rowHead(methodName(method)));
+    if (method !== FULL && held.has(`${method}\n${at}`)) row.firstChild.append(make("small", held.get(`${method}\n${at}`)));
     row.append(...shown.map((name) => scoreCell(cells.get(cellKey(method, at, name)), block.dataset.view, method, at, name)));
     row.hidden = hiddenMethods.has(method);
     return row;

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexmem.config.budget import Budget
-from indexmem.results.schema import FULL_LABEL, OK, answer_seconds, extra_bytes
+from indexmem.results.samples import Column
+from indexmem.results.schema import FULL_LABEL, OK, answer_seconds, extra_bytes, held_bytes
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,22 @@ class Cost:
         return self.all_bytes / self.full_kv_bytes if self.full_kv_bytes else float("nan")
 
 
+UNEQUAL = 1.05  # times the bytes of another one is no longer the same
 EXTREMES = {"kept_min": "min", "kept_max": "max", "decode_kept_max": "max"}
 MEASURED = tuple(field.name for field in fields(Cost) if field.name not in ("method", "budget"))
+
+
+def shares_held(rows: pa.Table) -> dict[Column, float]:
+    """(method, budget) -> all bytes that decoding needs, as a share of the full cache's; {} where rows lack them."""
+    if not {"kv_bytes", "indexer_bytes", "memory_bytes", "full_kv_bytes"} <= set(rows.column_names):
+        return {}
+    sums = rows.append_column("held", held_bytes(rows)).group_by(["method", "budget"])
+    found = sums.aggregate([("held", "sum"), ("full_kv_bytes", "sum")]).to_pylist()
+    return {
+        (item["method"], Budget.parse(item["budget"])): item["held_sum"] / item["full_kv_bytes_sum"]
+        for item in found
+        if item["held_sum"] and item["full_kv_bytes_sum"]
+    }
 
 
 def costs(rows: pa.Table) -> tuple[Cost, ...]:
