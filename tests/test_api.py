@@ -107,6 +107,17 @@ def test_the_report_is_a_file(result):
     assert "keydiff" in result.report().read_text(encoding="utf-8")
 
 
+def test_another_grid_of_the_name_leaves_the_report_alone(result, questions, root):
+    first = result.report()
+    before = first.read_bytes()
+    other = grid(questions, root, methods=["full", "keydiff"]).report()
+    assert (first.name, other.stem.startswith("experiment-")) == ("experiment.html", True)
+    assert first.read_bytes() == before
+    assert result.report() == first
+    index = (first.parent / "index.html").read_text(encoding="utf-8")
+    assert all(f'href="{page.name}"' in index for page in (first, other))
+
+
 def test_a_comparison_and_its_reverse(result):
     forward, backward = indexmem.compare(result, "keydiff", SNAPKV), indexmem.compare(result, SNAPKV, "keydiff")
     assert forward.benchmark.tolist() == [MEAN, "own"]

@@ -109,4 +109,7 @@ def test_the_page_needs_no_network_and_the_csv_is_complete(tmp_path):
     assert rows[1]["score"] == "0.9"
     assert rows[1]["distill.texts"] == "['a', 'b']"
     assert rows[3]["error"] == "<b>'"
-    assert sorted(p.name for p in page.parent.iterdir()) == ["my-sweep-sweep.csv", "my-sweep-sweep.html"]
+    names = ["index.html", "my-sweep-sweep.csv", "my-sweep-sweep.html"]
+    assert sorted(p.name for p in page.parent.iterdir()) == names
+    other = write_sweep_report(replace(sweep(2), id="0123456789"), tmp_path / "reports")
+    assert other.name == "my-sweep-sweep-012345.html", "the page of another sweep of that name stays"

@@ -185,7 +185,11 @@ def test_another_place_or_store_is_the_same_spec_and_other_settings_are_not(root
     moved = spec(root, tracking={"uri": f"sqlite:///{root / 'mlflow.db'}"})
     assert sink(moved).publish_grid(moved, rows()) == first
     other = spec(root, grid={"samples": 7})
-    assert sink(other).publish_grid(other, rows()) != first
+    second = sink(other).publish_grid(other, rows())
+    assert second != first
+    names = {run.info.run_id: run.info.run_name for run in all_runs(root, "indexmem/eval")}
+    assert names[first] == experiment.name
+    assert names[second].startswith(f"{experiment.name}-"), "two lines of a list that say the same tell nobody which"
 
 
 def test_long_settings_and_notes_are_cut_visibly(root: Path) -> None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from indexmem.config.schema import Experiment
-from indexmem.config.spec import run_root
+from indexmem.config.spec import content_hash, run_root
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import GridPlan, plan
 from indexmem.report.html import write_report
+from indexmem.report.shelf import page_path, write_index
 from indexmem.report.verdict import GridVerdict, verdict
 from indexmem.results.costs import costs
 from indexmem.results.gate import Gate, gated
@@ -50,7 +51,7 @@ def write_grid_report(
     *,
     images: bool = False,
 ) -> Path:
-    """Write <run root>/reports/<name>.html from `rows`, with the training curve where the spec trained its modules.
+    """Write the grid's report (`report_path`) from `rows`, with the training curve where the spec trained its modules.
 
     `links` (text -> address) lead to the run in MLflow and the Ray job, where there are any.
     Beside it, the folder <name>/ has the numbers as CSV and LaTeX and, with `images`, the charts as PNG and SVG.
@@ -61,19 +62,27 @@ def write_grid_report(
     history: list[dict[str, Any]] = []
     if grid.checkpoint is not None and not experiment.indexer.checkpoint:
         history = DistillRun.of(experiment).read_history()
-    out = report_path(experiment)
-    return write_report(
+    out = report_path(experiment, grid)
+    write_report(
         *(experiment, gate.rows, retention, out, history),
         links=links,
         warning=gate.explanation,
         folder=out.with_suffix(""),
         images=images,
+        of=_identity(grid),
     )
+    write_index(out.parent)
+    return out
 
 
-def report_path(experiment: Experiment) -> Path:
-    """Where the report of a spec is written."""
-    return run_root(experiment) / "reports" / f"{experiment.name}.html"
+def report_path(experiment: Experiment, grid: GridPlan) -> Path:
+    """Where the grid's report is: <name>.html, or another name where that one is of a grid with other cells."""
+    return page_path(run_root(experiment) / "reports", experiment.name, _identity(grid))
+
+
+def _identity(grid: GridPlan) -> str:
+    """Of which cells it is, whatever the number of their samples."""
+    return content_hash(sorted(grid.cell_ids))
 
 
 def print_scores(experiment: Experiment, rows: pa.Table) -> Gate:

@@ -125,7 +125,8 @@ def _run(
 def _finish(experiment: Experiment, sweep: Sweep) -> str | None:
     """Draw, publish and print; where MLflow has it, if it does."""
     reports = run_root(experiment) / "reports"
-    page, best = write_sweep_report(sweep, reports), write_best_spec(experiment, sweep, reports)
+    page = write_sweep_report(sweep, reports)
+    best = write_best_spec(experiment, sweep, page)
     files = {path.name: path for path in (page, page.with_suffix(".csv"))}
     sink = MlflowSink.open(experiment)
     where = None if sink is None else sink.publish_sweep(experiment, sweep, files)

@@ -36,7 +36,7 @@ def sync_spec(experiment: Experiment) -> int:
     if history:
         published.append((f"{len(history)} training steps", mirror_training(experiment, run, sink, history)))
     if rows.num_rows:
-        published.append((f"{rows.num_rows} rows", mirror_grid(sink, experiment, rows, report_path(experiment))))
+        published.append((f"{rows.num_rows} rows", mirror_grid(sink, experiment, rows, report_path(experiment, grid))))
     for what, where in published:
         say(f"published {what} to {public(sink.uri)} ({where})" if where else f"NOT published: {what}; see the warning")
     return 0 if all(where for _, where in published) else 1

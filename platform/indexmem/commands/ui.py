@@ -42,6 +42,7 @@ def ui(root: Path, port: int) -> int:
 def _print_reports(root: Path) -> None:
     """The newest reports and pages of nights, as files that a browser opens."""
     pages = [*(root / "reports").glob("[!.]*.html"), *(root / "nightly").glob("*/*/report.html")]
+    pages = [page for page in pages if page.name != "index.html"]
     pages.sort(key=lambda page: page.stat().st_mtime, reverse=True)
     for page in pages[:SHOWN_REPORTS]:
         print(f"Report: {page.as_uri()}", flush=True)

@@ -26,6 +26,7 @@ from indexmem.report.pack import packed
 from indexmem.report.palette import style
 from indexmem.report.panels import all_panels
 from indexmem.report.scorecard import scorecard
+from indexmem.report.verdict import listing
 from indexmem.results.schema import FULL_LABEL
 from indexmem.results.summary import MEAN
 
@@ -62,27 +63,27 @@ def write_report(
     baseline: str | None = None,
     folder: Path | None = None,
     images: bool = False,
+    of: str = "",
 ) -> Path:
     """Write the report of one experiment's rows to `out`, replacing it in one step, and return `out`.
 
     rows: ROW_SCHEMA, of one model or several; retention: RETENTION_SCHEMA, may be empty; history: the distillation's
-    {'step', 'loss', 'lr'}; links: text -> http(s) address, such as that of the run in MLflow; warning: what
-    forbids to read the scores as a ranking; baseline: the method that
-    all others are variants of, by default each family's plainest; folder: where CSV and LaTeX go and, with `images`,
-    PNG and SVG. Raises UserError when there are no rows, rows of several experiments, no method `baseline`, or no
-    browser for images.
+    {'step', 'loss', 'lr'}; links: text -> http(s) address, such as that of the run in MLflow; warning: what forbids to
+    read the scores as a ranking; baseline: the method that all others are variants of, by default each family's
+    plainest; folder: where CSV and LaTeX go and, with `images`, PNG and SVG; of: by what `report.shelf` knows the page.
+    Raises UserError when there are no rows, rows of several experiments, no method `baseline`, or no browser.
     """
     if images:
         check_drawable()
     content = gather(experiment, rows, retention, history, baseline)
-    page = render(content, command, links, warning)
+    page = render(content, command, links, warning, of)
     write_whole(out, page)
     if folder is not None:
         write_files(content, folder, images=images)
     return out
 
 
-def render(content: Content, command: str, links: Mapping[str, str], warning: str = "") -> str:
+def render(content: Content, command: str, links: Mapping[str, str], warning: str = "", of: str = "") -> str:
     """The page as a string; see `write_report`."""
     scripts = [Markup(get_plotlyjs()), Markup(f'"use strict";\n{"".join(map(asset, SCRIPTS))}')]
     present = content.sections
@@ -99,6 +100,8 @@ def render(content: Content, command: str, links: Mapping[str, str], warning: st
             colours={method: style(method).color for view in content.views for method in view.summary.methods},
             method_style=style,
             command=command,
+            of=of,
+            about=_about(content),
             warning=warning,
             links={text: address for text, address in links.items() if address.startswith(("http://", "https://"))},
             policy=policy(scripts),
@@ -108,6 +111,20 @@ def render(content: Content, command: str, links: Mapping[str, str], warning: st
             MEAN=MEAN,
         )
     )
+
+
+def _about(content: Content) -> str:
+    """What of the grid tells it apart from others of its name, for the index of reports."""
+    views, grid = content.views, content.experiment.grid
+    methods = dict.fromkeys(method for view in views for method in view.summary.methods)
+    budgets = dict.fromkeys(str(budget) for view in views for budget in view.summary.budgets)
+    benchmarks = dict.fromkeys(name for view in views for name in view.summary.benchmarks)
+    told = [
+        ", ".join(view.model for view in views),
+        f"{grid.length:,} tokens",
+        *map(listing, (methods, budgets, benchmarks)),
+    ]
+    return " · ".join(filter(None, told))
 
 
 def _data(content: Content) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from indexmem.config.budget import Budget
@@ -54,11 +54,14 @@ def refusal(gate: Gate) -> GridVerdict:
     return GridVerdict(gate.headline, (), f"{'; '.join(map(str, gate.shortfalls))}. {ADVICE}")
 
 
-def listing(items: Sequence[str]) -> str:
-    """'a', 'a and b', 'a, b and c'; long lists end in 'and 7 more'."""
-    shown = [*items] if len(items) <= NAMED_AT_MOST else [*items[: NAMED_AT_MOST - 1]]
-    if len(shown) < len(items):
-        shown.append(f"{len(items) - len(shown)} more")
+def listing(items: Iterable[str]) -> str:
+    """'a', 'a and b', 'a, b and c'; long lists end in 'and 7 more'; '' of nothing."""
+    names = [*items]
+    if not names:
+        return ""
+    shown = names if len(names) <= NAMED_AT_MOST else names[: NAMED_AT_MOST - 1]
+    if len(shown) < len(names):
+        shown = [*shown, f"{len(names) - len(shown)} more"]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 

@@ -16,9 +16,9 @@ from indexmem.results.sweeps import Sweep
 LONGEST_NAME = 64  # of a spec
 
 
-def write_best_spec(experiment: Experiment, sweep: Sweep, folder: Path) -> Path | None:
-    """Write <name>-best.yaml into `folder`: the best trial's settings on top of the spec that was swept, which is
-    written beside the trials. None where no trial is complete.
+def write_best_spec(experiment: Experiment, sweep: Sweep, page: Path) -> Path | None:
+    """Write <name>-best.yaml beside the sweep's page: the best trial's settings on top of the spec that was swept,
+    which is written beside the trials. None where no trial is complete.
     """
     if sweep.best is None:
         return None
@@ -29,7 +29,7 @@ def write_best_spec(experiment: Experiment, sweep: Sweep, folder: Path) -> Path 
     ending = "-best"
     name = sweep.name[: LONGEST_NAME - len(ending)] + ending
     best = {"extends": f"../sweeps/{sweep.id}/{base.name}", "name": name} | by_section(sweep.best.params)
-    path = folder / f"{sweep.name}{ending}.yaml"
+    path = page.with_name(f"{sweep.name}{ending}{page.stem.removeprefix(f'{sweep.name}-sweep')}.yaml")
     about = " ".join(sweep.describe(sweep.best).split())  # a setting may have lines
     write_whole(path, f"# {about}\n{_yaml(best)}")
     return path

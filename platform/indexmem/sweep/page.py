@@ -14,6 +14,7 @@ from indexmem.files import write_whole
 from indexmem.report.document import asset, figure_data, policy, template_environment
 from indexmem.report.pack import packed
 from indexmem.report.panels import Panel, PanelGroup, all_panels
+from indexmem.report.shelf import page_path, write_index
 from indexmem.results.sweeps import Sweep, Trial, setting_text
 from indexmem.sweep.importance import importances
 from indexmem.sweep.picture import (
@@ -36,13 +37,16 @@ IMPORTANCE_NOTE = (
 
 
 def write_sweep_report(sweep: Sweep, folder: Path) -> Path:
-    """Write <name>-sweep.html and <name>-sweep.csv into `folder`; returns the first."""
+    """Write <name>-sweep.html and <name>-sweep.csv into `folder`, and its index; returns the first. Where another sweep
+    has that name, the file's name has the sweep's id, too.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    page = folder / f"{sweep.name}-sweep.html"
+    page = page_path(folder, f"{sweep.name}-sweep", sweep.id)
     write_whole(page, sweep_page(sweep))
     buffer = pa.BufferOutputStream()
     pyarrow.csv.write_csv(_flat(sweep.table()), buffer)
     write_whole(page.with_suffix(".csv"), buffer.getvalue())
+    write_index(folder)
     return page
 
 

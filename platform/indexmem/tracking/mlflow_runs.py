@@ -79,8 +79,14 @@ class Runs:
                 return
 
     def find_or_create(self, tag: str, value: str, name: str) -> Run:
-        """The oldest run with the tag, so that two writers who both created one agree from then on."""
-        return next(self.tagged(tag, value), None) or self.create(name, {tag: value})
+        """The oldest run with the tag, so that two writers who both created one agree from then on.
+
+        A new one is called `name`, or has the value behind it where a run of this name is there already.
+        """
+        if (found := next(self.tagged(tag, value), None)) is not None:
+            return found
+        taken = self.client.search_runs([self.experiment_id], f"attributes.run_name = '{name}'", max_results=1)
+        return self.create(f"{name}-{value[:6]}" if taken else name, {tag: value})
 
     def create(self, name: str, tags: Mapping[str, str]) -> Run:
         return self.client.create_run(self.experiment_id, tags=dict(tags), run_name=name)
