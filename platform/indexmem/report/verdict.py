@@ -43,6 +43,7 @@ class GridVerdict:
 
 def verdict(summary: Summary, costs: Sequence[Cost] = ()) -> GridVerdict:
     """The verdict over the mean of all benchmarks; `costs` of the same rows."""
+    costs = [cost for cost in costs if cost.measured]
     budgets = [budget for budget in summary.budgets if (budget, MEAN) in summary.contests]
     equal = {budget: found for budget in budgets if (found := at_equal_bytes(summary, costs, budget)) is not None}
     findings = tuple(_finding(summary, costs, budget, equal.get(budget)) for budget in budgets)

@@ -34,6 +34,11 @@ class Cost:
     decode_kept_max: int | None
 
     @property
+    def measured(self) -> bool:
+        """Whether bytes and scoring time were measured, which old rows may lack."""
+        return None not in (self.kv_bytes, self.extra_bytes, self.full_kv_bytes, self.score_seconds)
+
+    @property
     def all_bytes(self) -> float:
         """All bytes that decoding needs."""
         return self.kv_bytes + self.extra_bytes
