@@ -198,6 +198,9 @@ class GridConfig(Section):
     haystack: str = Field("essays-heldout", description="text for essay haystacks: a built-in text, a file or a folder")
     max_new_tokens: PositiveInt | None = Field(None, description="override the benchmark's own generation limit")
     decoding: DecodingConfig = DecodingConfig()
+    fidelity: bool = Field(
+        False, description="measure how far each cell's token probabilities are from the full cache's"
+    )
     full_cache_floor: Fraction | dict[str, Fraction] | None = Field(
         None, description="mean score in (0, 1] below which methods are not ranked: of every benchmark, or by its name"
     )

@@ -8,6 +8,7 @@ Shapes: R rows, n new tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,6 +18,31 @@ from indexmem.engine.cache import RaggedCache
 from indexmem.models.backbone import Backbone
 
 WORTH_CAPTURING = 4  # steps left: capturing costs about as much as two steps without a graph
+
+
+def read(
+    backbone: Backbone,
+    cache: RaggedCache,
+    ids_Rn: Tensor,
+    positions_Rn: Tensor,
+    valid_Rn: Tensor,
+    keep: int = 1,
+    watched: Mapping[str, Any] = MappingProxyType({}),
+) -> Tensor:
+    """Feed n tokens per row, False marks padding; logits of the last `keep` of them [R, keep, V]."""
+    cache.extend(valid_Rn)
+    with cache.memories.adding_residuals(backbone.model):
+        logits: Tensor = backbone.model(
+            ids_Rn,
+            past_key_values=cache,
+            position_ids=positions_Rn,
+            cache_position=torch.arange(ids_Rn.shape[1], device=ids_Rn.device),
+            use_cache=True,
+            kv_view=cache,
+            logits_to_keep=keep,
+            **watched,
+        ).logits
+    return logits
 
 
 class Steps:
@@ -36,18 +62,7 @@ class Steps:
 
     def feed(self, ids_Rn: Tensor, positions_Rn: Tensor, valid_Rn: Tensor) -> Tensor:
         """Feed n tokens per row, False marks padding; the next token of each row [R]."""
-        self._cache.extend(valid_Rn)
-        with self._cache.memories.adding_residuals(self._backbone.model):
-            logits_R1V = self._backbone.model(
-                ids_Rn,
-                past_key_values=self._cache,
-                position_ids=positions_Rn,
-                cache_position=torch.arange(ids_Rn.shape[1], device=ids_Rn.device),
-                use_cache=True,
-                kv_view=self._cache,
-                logits_to_keep=1,
-                **self._watched,
-            ).logits
+        logits_R1V = read(self._backbone, self._cache, ids_Rn, positions_Rn, valid_Rn, watched=self._watched)
         return self._choose(logits_R1V[:, -1])
 
     def next(self, token_R: Tensor, position_R: Tensor, remaining: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,17 +12,21 @@ import torch
 
 from indexmem.benchmarks.base import Benchmark, Sample
 from indexmem.benchmarks.registry import make_benchmarks
+from indexmem.config.budget import NOTHING_EVICTED
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.engine.decode import Answer, DecodeRow, decode
+from indexmem.engine.fidelity import fidelity
 from indexmem.errors import UserError
 from indexmem.evaluate.compress import CompressedCell, CompressedCells, compress_cells
 from indexmem.evaluate.rows import ResultRow, base_row, failed_row, scored
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
-from indexmem.eviction.methods.registry import make_method
+from indexmem.eviction.methods.registry import FULL_CACHE, make_method
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.models.prompt import PromptFormat, encode
 from indexmem.results.schema import OK, SCHEMA_VERSION
+
+REFERENCE = "reference"  # of a full cache that is answered from, and not asked for
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,9 @@ class Prompt:
     format: PromptFormat
     context_ids: list[int]
     question_ids: list[int]
+
+
+Ready = tuple[Task, Prompt, GridCell, CompressedCell]  # what an answer is decoded from
 
 
 @dataclass(frozen=True)
@@ -68,9 +75,11 @@ class CellEvaluator:
 
         Tasks that ask about one context share its prefill and its evictions, and answers of all tasks are decoded
         together. A method that cannot handle a sample, and an answer that has no score, give failed rows; the other
-        cells go on.
+        cells go on. With `grid.fidelity` every sample is also answered by its full cache, which the others are held to.
         """
         grid = self.experiment.grid
+        if grid.fidelity:
+            tasks = [_with_reference(task) for task in tasks]
         prompts = [self._prompt(task.sample) for task in tasks]
         compressed = self._compressed(tasks, prompts)
         ready = [
@@ -81,12 +90,19 @@ class CellEvaluator:
         ]
         decode_rows = [self._decode_row(*item) for item in ready]
         answers = decode(self.backbone, decode_rows, grid.batch_bytes, grid.decoding)
-        rows = [self._row(*item, answer) for item, answer in zip(ready, answers)]
+        near = self._fidelity(ready, decode_rows, answers) if grid.fidelity else {}
+        rows = [
+            self._row(*item, answer) | near.get(number, {})
+            for number, (item, answer) in enumerate(zip(ready, answers))
+            if item[2].id != REFERENCE
+        ]
         for task, done in zip(tasks, compressed):
             for cell in task.cells:
-                if cell.id in done.errors:
+                if cell.id in done.errors and cell.id != REFERENCE:
                     rows.append(self._failed_row(task.sample, cell, done.errors[cell.id]))
-        return rows, [self._retention_row(*item) for item in ready if item[0].keep_retention]
+        return rows, [
+            self._retention_row(*item) for item in ready if item[0].keep_retention and item[2].id != REFERENCE
+        ]
 
     def _compressed(self, tasks: Sequence[Task], prompts: Sequence[Prompt]) -> list[CompressedCells]:
         """Each task's context compressed for its cells; the same object for all tasks that ask about one context."""
@@ -107,6 +123,25 @@ class CellEvaluator:
                     prompt.format,
                 )
         return [done[task.sample.read_first] for task in tasks]
+
+    def _fidelity(
+        self, ready: Sequence[Ready], rows: Sequence[DecodeRow], answers: Sequence[Answer]
+    ) -> dict[int, ResultRow]:
+        """Columns of the rows by their number; none for a sample whose full cache gave no answer."""
+        full = {id(task): i for i, (task, _, cell, _) in enumerate(ready) if cell.method.name == FULL_CACHE}
+        near: dict[int, ResultRow] = {}
+        for task, reference in full.items():
+            members = [i for i, item in enumerate(ready) if id(item[0]) == task and i != reference]
+            found = fidelity(
+                self.backbone,
+                rows[reference],
+                [rows[i] for i in members],
+                answers[reference].token_ids,
+                self.experiment.grid.batch_bytes,
+            )
+            near |= {i: {"fidelity_kl": one.kl, "fidelity_top1": one.top1} for i, one in zip(members, found)}
+            near[reference] = {"fidelity_kl": 0.0, "fidelity_top1": 1.0}
+        return near
 
     def _prompt(self, sample: Sample) -> Prompt:
         tokenizer = self.backbone.tokenizer
@@ -185,6 +220,15 @@ class CellEvaluator:
             "kept_heads": [bytes(kept_L.tolist()) for kept_L in kept_NL],
             "kv_heads": heads,
         }
+
+
+def _with_reference(task: Task) -> Task:
+    """The task with its full cache, which another run may have stored already, as one more cell."""
+    if not task.cells or any(cell.method.name == FULL_CACHE for cell in task.cells):
+        return task
+    like = task.cells[0]
+    full = GridCell(REFERENCE, MethodConfig(name=FULL_CACHE), NOTHING_EVICTED, like.benchmark, like.benchmark_build, "")
+    return replace(task, cells=(full, *task.cells))
 
 
 def draw_seed(seed: int, sample: Sample) -> int:

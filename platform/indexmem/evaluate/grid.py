@@ -139,6 +139,8 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
     check_eviction(experiment.eviction, experiment.indexer, grid.methods)
     check_budgets(experiment.eviction, grid)
     check_modules(experiment, require=require_checkpoint)
+    if grid.fidelity and not any(method.name == FULL_CACHE for method in grid.methods):
+        raise UserError("grid.fidelity compares with the full cache. Add full to grid.methods.")
     benchmarks = make_benchmarks(grid.benchmarks)
     check_floor(grid, [benchmark.name for benchmark in benchmarks])
     geometry = inspect(experiment.model)
@@ -205,6 +207,7 @@ def _cells(
                     "build": build,
                 }
                 identity |= budget.identity | experiment.grid.decoding.identity
+                identity |= {"fidelity": True} if experiment.grid.fidelity else {}
                 identity |= {"code": code} if code else {}  # none of ours: ENGINE_VERSION stands for that
                 cells.append(GridCell(content_hash(identity), method, budget, benchmark, build, checkpoint, code))
     return cells

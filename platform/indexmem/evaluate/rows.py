@@ -99,7 +99,17 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
 
 # Null until measured, so that a failed row has every column.
 _MEASURED = (
-    *("protocol", "prediction", "score", "other_scores", "truncated", "error_class", "error_message"),
+    *(
+        "protocol",
+        "prediction",
+        "score",
+        "other_scores",
+        "fidelity_kl",
+        "fidelity_top1",
+        "truncated",
+        "error_class",
+        "error_message",
+    ),
     *("context_tokens", "question_tokens", "new_tokens", "kept_min", "kept_mean", "kept_max"),
     *("decode_kept_mean", "decode_kept_max", "measured_ratio", "kv_bytes", "indexer_bytes", "memory_bytes"),
     *("full_kv_bytes", "prefill_seconds", "score_seconds", "decode_seconds", "decode_batch", "device"),

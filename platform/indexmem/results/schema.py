@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from indexmem.config.budget import Budget
 
-# 2: budget; 3: protocol, labels, other scores, truncation, kept while decoding; 4: group; 5: settings, code
-SCHEMA_VERSION = 5
+# 2: budget; 3: protocol, labels, other scores, truncation, kept while decoding; 4: group; 5: settings, code;
+# 6: fidelity
+SCHEMA_VERSION = 6
 
 OK, FAILED = "ok", "failed"
 FULL_LABEL = "full"  # the method that evicts nothing
@@ -47,6 +48,11 @@ ROW_SCHEMA = pa.schema(
         ("references", pa.list_(pa.string())),
         ("score", pa.float64()),  # in [0, 1]; null when the sample failed
         ("other_scores", pa.string()),  # JSON: name -> score in [0, 1]
+        (
+            "fidelity_kl",
+            pa.float64(),
+        ),  # KL from the full cache's next-token probabilities, nats a token; null: not asked
+        ("fidelity_top1", pa.float64()),  # share of tokens where the full cache's likeliest token is this cell's
         ("truncated", pa.bool_()),  # the answer was cut at its limit
         ("status", pa.string()),  # OK | FAILED
         ("error_class", pa.string()),

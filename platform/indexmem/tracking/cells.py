@@ -146,6 +146,8 @@ def _measures(rows: pa.Table) -> dict[str, float]:
         "tokens/kept": (rows["kept_mean"], 1),
         "tokens/answer": (rows["new_tokens"], 1),
         "percent/evicted": (rows["measured_ratio"], 100),
+        "percent/as_full_cache": (rows["fidelity_top1"], 100),
+        "nats/from_full_cache": (rows["fidelity_kl"], 1),
         "MiB/kv": (rows["kv_bytes"], 1 / MIB),
         "MiB/indexer": (rows["indexer_bytes"], 1 / MIB),
         "MiB/memory": (rows["memory_bytes"], 1 / MIB),
