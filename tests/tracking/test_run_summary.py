@@ -52,6 +52,13 @@ def test_a_cell_counts_failures_and_averages_ok_rows() -> None:
     assert "tokens/kept" not in cell.metrics  # never measured here, and not zero
 
 
+def test_fidelity_is_a_metric_where_it_was_asked_for() -> None:
+    (cell,) = summarise_cells(table(cell_rows("snapkv", 0.5, "niah", [1.0, 0.0], fidelity_kl=0.25, fidelity_top1=0.9)))
+    assert (cell.metrics["nats/from_full_cache"], cell.metrics["percent/as_full_cache"]) == (0.25, 90)
+    (cell,) = summarise_cells(table(cell_rows("snapkv", 0.5, "niah", [1.0])))
+    assert not [name for name in cell.metrics if "full_cache" in name and "MiB" not in name]
+
+
 def test_a_cell_without_any_score_has_none() -> None:
     (cell,) = summarise_cells(table(cell_rows("snapkv", 0.5, "niah", [None, None])))
     assert cell.metrics == {"rows/ok": 0.0, "rows/failed": 2.0}
