@@ -14,6 +14,7 @@ from indexmem.commands.training import (
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.distill.checks import check_distill
+from indexmem.distill.estimate import training_time
 from indexmem.distill.runs import runs_folder
 from indexmem.eviction.checkpoint import read_config
 from indexmem.fetching import noted
@@ -39,6 +40,10 @@ def distill_spec(experiment: Experiment, *, dry_run: bool = False, address: str 
     for line in lacking:
         say(f"  not checked: {line}")
     if dry_run:
+        if run is not None and run.finished:
+            say(f"  already trained: {run.final}")
+        else:
+            say(f"  time: {training_time(experiment, run)}")
         return 0
     assert run is not None, "only a dry run does without what is not at hand"
     check_writable(run_root(experiment))

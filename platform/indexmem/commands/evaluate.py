@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from signal import Signals
 
 from indexmem.cluster.connection import ray_cluster, wait_for_nodes
@@ -27,7 +28,11 @@ def evaluate_spec(experiment: Experiment, *, dry_run: bool = False, address: str
     """
     grid = plan(experiment, require_checkpoint=not dry_run)
     if dry_run:
-        print_plan(experiment, grid)
+        from indexmem.evaluate.estimate import memory_sentence, time_sentence
+
+        if print_plan(experiment, grid):
+            here = not (address or os.environ.get("RAY_ADDRESS"))
+            say(f"  time: {time_sentence(experiment, grid)}\n  memory: {memory_sentence(experiment, grid, here=here)}")
         return 0
     return evaluate_plan(experiment, grid, address)
 
@@ -66,13 +71,13 @@ def print_plan(experiment: Experiment, grid: GridPlan) -> int:
     per_sample = sum(
         plain.bytes_of(min(length, plain.granted(cell.budget, length, equal_bytes=False))) for cell in grid.cells
     ) / len(grid.samples)
-    batches = -(-int(per_sample) // (experiment.grid.batch_bytes or CPU_BATCH_BYTES))
+    limit = experiment.grid.batch_bytes or (None if experiment.grid.gpus_per_actor else CPU_BATCH_BYTES)
+    batches = f", about {samples * -(-int(per_sample) // limit)} decode batches" if limit else ""
     say(
         f"eval {experiment.name}: {len(grid.methods)} methods, {len(grid.cells)} cells, "
         f"{sum(map(len, grid.samples.values()))} samples of {length} tokens\n"
         f"  budgets: {', '.join(map(str, sorted({cell.budget for cell in grid.cells})))}\n"
-        f"  to do: {rows} of {grid.row_count} rows = {samples} prefills, "
-        f"about {samples * batches} decode batches\n"
+        f"  to do: {rows} of {grid.row_count} rows = {samples} prefills{batches}\n"
         f"  KV cache: {full / 2**20:.0f} MiB full, {per_sample / 2**20:.0f} MiB for all cells of a sample\n"
         f"  results: {run_root(experiment)}"
     )

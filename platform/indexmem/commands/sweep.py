@@ -47,6 +47,7 @@ def sweep_spec(experiment: Experiment, *, dry_run: bool = False, address: str | 
                 check_distill(spec)
     say("\n".join([describe_plan(plan), *(f"  not checked: {line}" for line in lacking)]))
     if dry_run:
+        _say_time(plan)
         return 0
     check_writable(run_root(experiment))
     origin = provenance()
@@ -56,6 +57,20 @@ def sweep_spec(experiment: Experiment, *, dry_run: bool = False, address: str | 
             _run(plan, ledger, origin, address, leases.check)
         _finish(experiment, ledger.sweep)
         return int(bool(_failed(ledger.sweep)) or bool(ledger.sweep.unreported))
+
+
+def _say_time(plan: SweepPlan) -> None:
+    from indexmem.distill.estimate import training_time
+    from indexmem.evaluate.estimate import time_sentence
+    from indexmem.evaluate.grid import plan as plan_grid
+
+    experiment = plan.space.experiment
+    if trains(experiment):
+        early = ", some of which may end early or be shared"
+        say(f"  time of each of {plan.sweep.planned} trainings{early}:\n    {training_time(experiment, None)}")
+    if evaluates(experiment):
+        grid = plan_grid(experiment.selecting, require_checkpoint=False)
+        say(f"  time of each of {plan.sweep.planned} evaluations:\n    {time_sentence(experiment, grid)}")
 
 
 def describe_plan(plan: SweepPlan) -> str:

@@ -101,6 +101,12 @@ class RowStore:
         fields = pa.schema([field for field in schema if field.name in needed])
         return deduplicate(self._load(partitions, table, fields, cell_ids)).select(wanted)
 
+    def partitions(self, prefix: str, table: TableName = "rows") -> list[str]:
+        """The partitions whose names begin so."""
+        found = self._filesystem.get_file_info(FileSelector(f"{self._root}/{table}", allow_not_found=True))
+        names = (info.base_name for info in found if info.type == FileType.Directory)
+        return sorted(name for name in names if name.startswith(prefix))
+
     def scores(
         self,
         partitions: Sequence[str],
