@@ -94,6 +94,7 @@ class IndexMemCache(WatchedCache):
         """With trained modules: a folder that training wrote, a shipped name, or a Hub id; as `IndexMemCache` else."""
         return cls(model, method, compression_ratio, modules=source, **settings)
 
+    @torch.inference_mode()
     def begin(self, model: nn.Module, kwargs: Keywords) -> Keywords:
         """Of a pass of the model: open what it needs. Raises UserError for what this cache cannot take part in."""
         if model is not self._model:
@@ -108,7 +109,7 @@ class IndexMemCache(WatchedCache):
             )
         reading = NewColumns.of(kwargs, self._read_RS)
         done = reading.arguments(kwargs)
-        with torch.inference_mode(False), torch.no_grad(), ExitStack() as borrowed:
+        with ExitStack() as borrowed:
             borrowed.enter_context(our_attention(self._model))
             if self._held is None:
                 first = self._first_pass(reading.valid_RT)
@@ -119,8 +120,7 @@ class IndexMemCache(WatchedCache):
             self._running = _Running(reading, self._held or first, borrowed.pop_all())
         return done | {"kv_view": self, "attention_mask": None, "use_cache": True}
 
-    @torch.inference_mode(False)  # what is held may be written to outside of inference mode
-    @torch.no_grad()
+    @torch.inference_mode()
     def end(self, output: Any) -> Any:
         """Of a pass: what was read is held, that of the first pass without what is evicted."""
         running, self._running = self._running, None
@@ -136,18 +136,17 @@ class IndexMemCache(WatchedCache):
         self._read_RS = running.reading.valid_RT
         return running.reading.restored(output)
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
+    @torch.inference_mode()
     def update(self, key_states, value_states, layer_idx, cache_kwargs=None):  # type: ignore[no-untyped-def]
         """transformers' hook: K and V [R, H, n, d] of a layer's new tokens."""
         self._view().store(layer_idx, key_states, value_states, cache_kwargs)
         return key_states, value_states
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
     def attend(self, layer: int, query_RQnd: Tensor, key_RHnd: Tensor, value_RHnd: Tensor, scaling: float) -> Tensor:
         """Attention of the new tokens to what the cache holds, and to memory: [R, n, Q, d]."""
-        return self._view().attend(layer, query_RQnd, key_RHnd, value_RHnd, scaling)
+        with torch.inference_mode():
+            output_RnQd = self._view().attend(layer, query_RQnd, key_RHnd, value_RHnd, scaling)
+        return output_RnQd.clone() if torch.is_grad_enabled() else output_RnQd  # autograd takes no inference tensor
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Columns read, evicted ones included: new tokens stand behind all of them."""

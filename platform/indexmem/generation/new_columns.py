@@ -91,7 +91,8 @@ def _valid(mask: Any, read_RS: Tensor, rows: int, new: int) -> Tensor:
             f"cache has read and {new} new ones. A new conversation needs a new IndexMemCache, or reset() of this one."
         )
     valid_RT = mask.bool()
-    if bool((valid_RT[:, : read_RS.shape[1]] & ~read_RS).any()):
+    before_RS = valid_RT[:, : read_RS.shape[1]]
+    if not torch.equal(before_RS, read_RS) and bool((before_RS & ~read_RS).any()):
         raise UserError("attention_mask shows tokens that were padding when the cache read them.")
     return valid_RT
 

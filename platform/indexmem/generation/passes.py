@@ -59,7 +59,7 @@ class _Watch:
         if not isinstance(cache, WatchedCache):
             return None
         self._open = cache
-        named = dict(zip(signature(module.forward).parameters, args))
+        named = dict(zip(signature(module.forward).parameters, args)) if args else {}
         return (), cache.begin(module, named | kwargs)
 
     def end(self, module: nn.Module, args: tuple[Any, ...], kwargs: Keywords, output: Any) -> Any:
