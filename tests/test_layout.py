@@ -66,7 +66,7 @@ ALLOWED = {
 COMMAND_LINE = {"__init__.py", "__main__.py", "cli", "cli.py", "commands", "api", "api.py"}  # nothing below imports it
 # Within eviction/, by folder ("" is eviction/ itself): what counts and scores tokens knows no method, methods no press.
 NOT_WITHIN_EVICTION = {"": {"methods", "press"}, "memory": {"methods", "press"}, "methods": {"press"}, "press": set()}
-KNOW_METHODS = {"footprint.py", "reference.py"}  # what a method holds, in bytes; slow twins of methods' formulas
+KNOW_METHODS = {"footprint.py"}  # what a method holds, in bytes
 ONLY_IN = {
     "ray": {
         "cluster",

@@ -3,12 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizer_training import make_tokenizer
 
 from indexmem.benchmarks.base import BuildContext
 from indexmem.benchmarks.ruler.suite import ruler
 from indexmem.models.prompt import PromptFormat, encode
 from indexmem.texts.documents import load_texts
-from indexmem_testbed.tokenizer import VOCABULARY, load_tokenizer, make_tokenizer
+from indexmem_testbed.tokenizer import VOCABULARY, load_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def test_json_lines_and_parquet_say_the_same(tmp_path):
         ({"budget": "lots"}, "'budget' 'lots': no budget; expected 0.75"),
         ({"budget": 0.75}, "'budget' must be text, got 0.75"),
         ({"method": "full"}, "'full' is the cache that evicts nothing: its budget is 0%, got '75%'"),
-        ({"benchmark": "mean"}, "'benchmark' must be another name: 'mean' stands for all benchmarks"),
+        ({"benchmark": "mean"}, "'benchmark' must be a name, and not 'mean', which stands for all of them"),
         ({"model": " "}, "'model' must be a text that is not empty"),
         ({"question": "never"}, "'question' must be after or before; got 'never'"),
         ({"length": 0}, "'length' must be a number above 0; got 0"),

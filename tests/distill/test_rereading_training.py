@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from dense_reference import dense_attention
 from tiny_models import FULL_LAYERS, random_ids, tiny_backbone, tiny_model
 
 from indexmem.config.load import validate
@@ -9,7 +10,6 @@ from indexmem.distill.module import DistillModule
 from indexmem.distill.trainees.base import StepContext
 from indexmem.distill.trainees.memory import _with_piece
 from indexmem.distill.trainees.registry import make_trainees
-from indexmem.eviction.reference import dense_attention
 from indexmem.models.attention import attention_layers, tapping
 from indexmem.models.rereading import LEAD_IN_TOKENS, Readings
 

@@ -5,12 +5,12 @@ import math
 
 import pytest
 import torch
+from dense_reference import dense_kl, dense_target
 
 from indexmem.config.modules import TargetConfig
 from indexmem.distill.losses import LOSSES, importance_bce, importance_kl, importance_mse
 from indexmem.distill.targets import pooled_target, target_scale
 from indexmem.eviction.indexer import Indexer, IndexerShape
-from indexmem.eviction.reference import dense_kl, dense_target
 
 LENGTHS = (33, 12, 1)
 CASES = list(itertools.product(["logits", "logprobs"], ["max", "mean"], [1, 2]))

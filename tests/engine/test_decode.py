@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from dense_reference import dense_attention
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import FAMILIES, random_ids, tiny_backbone, tiny_model
@@ -14,7 +15,6 @@ from indexmem.engine.prefill import prefill
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
-from indexmem.eviction.reference import dense_attention
 
 PLENTY = 2**34
 NAMES = ("full", "snapkv", "pyramidkv", "knorm", "random")

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from dense_reference import dense_attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexmem.engine.cache import RaggedCache
 from indexmem.engine.lanes import ALIGN, CALL_BYTES, LaneLayout
 from indexmem.eviction.context import RowCache
-from indexmem.eviction.reference import dense_attention
 
 CPU = torch.device("cpu")
 COLUMN = CALL_BYTES["cpu"] // 500  # bytes: 500 columns of padding cost as much as another call

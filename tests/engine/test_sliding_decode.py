@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from dense_reference import dense_attention
 from hypothesis import given
 from hypothesis import strategies as st
 from masked_reference import assert_greedy, gone_after_prefill
@@ -25,7 +26,6 @@ from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
 from indexmem.eviction.press import IndexMemPress
-from indexmem.eviction.reference import dense_attention
 from indexmem.models.attention import ATTENTION_NAME
 from indexmem.models.geometry import Geometry
 

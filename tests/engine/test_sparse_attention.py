@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from dense_reference import dense_attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from indexmem.engine.sparse_attention import (
     attend_to_kept,
     block_mask,
 )
-from indexmem.eviction.reference import dense_attention
 
 
 def case(length: int, kept: int, heads: int = 2, group: int = 2, dim: int = 16, seed: int = 0):

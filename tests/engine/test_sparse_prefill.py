@@ -4,6 +4,8 @@ import copy
 
 import pytest
 import torch
+from dense_reference import dense_attention, dense_importance
+from kept_rows import kept_tokens
 from prefill_flops import prefill_flops
 from tiny_models import FULL_FAMILIES, random_ids, tiny_backbone, tiny_model
 from transformers import AttentionInterface
@@ -16,7 +18,6 @@ from indexmem.engine.recompress import Compression
 from indexmem.engine.sparse_prefill import sparse_prefill
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.methods.learned import IndexerScores
-from indexmem.eviction.reference import dense_attention, dense_importance
 from indexmem.eviction.selection import PER_HEAD, Shared, tokens_left
 
 LENGTH, SINKS = 70, 3
@@ -135,7 +136,7 @@ def test_keeping_everything_is_plain_prefill(family):
     done = prefill(backbone, ids, {"indexer": method}, SINKS)
     plain = method.compress(done.context, done.rankings_HL["indexer"], done.context.tokens)
     for layer in range(3):
-        for ours, expected in zip(sparse.kept_tokens(layer), plain.kept_tokens(layer)):
+        for ours, expected in zip(kept_tokens(sparse, layer), kept_tokens(plain, layer)):
             torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-3)
     assert (sparse.kv_bytes, sparse.indexer_bytes) == (plain.kv_bytes, plain.indexer_bytes)
     question = random_ids(5, seed=3)

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from dense_reference import slow_entropy, slow_gated_mean, slow_probabilities
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -32,7 +33,6 @@ from indexmem.eviction.methods.running_mean import (
 )
 from indexmem.eviction.methods.simple import Random
 from indexmem.eviction.ranking import rank
-from indexmem.eviction.reference import slow_entropy, slow_gated_mean, slow_probabilities
 
 ENTROPY_GATES = ("entropy_skip_high", "entropy_skip_low")
 PROBABILITIES = {"softmax": softmax_probabilities, "negonly": lambda scores, temperature: negonly_probabilities(scores)}

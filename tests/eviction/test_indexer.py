@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from dense_reference import dense_importance
 from tiny_models import tiny_config
 from transformers import LlamaConfig
 
@@ -12,7 +13,6 @@ from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import check_geometry, read_config, save_modules, weights_hash
 from indexmem.eviction.indexer import Indexer, IndexerShape, IndexerStack
 from indexmem.eviction.methods.learned import trained_share
-from indexmem.eviction.reference import dense_importance
 from indexmem.eviction.streaming import causal_max
 from indexmem.models.assets import modules_folder, shipped_modules
 from indexmem.models.geometry import Geometry

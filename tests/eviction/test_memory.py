@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_reference import linear_readout, positive_joint_readout, slot_readout, slot_writes
 from tiny_models import tiny_config
 from transformers import LlamaConfig
 
@@ -13,7 +14,6 @@ from indexmem.config.modules import MemoryConfig
 from indexmem.eviction.memory.attention import merge, partial_attention
 from indexmem.eviction.memory.base import Evicted, MemoryShape, MemoryState
 from indexmem.eviction.memory.clustering import cluster_means, k_means, nearest_centre
-from indexmem.eviction.memory.memory_reference import linear_readout, positive_joint_readout, slot_readout, slot_writes
 from indexmem.eviction.memory.stack import MEMORY_KINDS, MemoryStack
 from indexmem.models.geometry import Geometry
 

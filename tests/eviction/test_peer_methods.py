@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from kept_rows import kept_tokens
 from kvpress import (
     AdaKVPress,
     CapPress,
@@ -81,7 +82,7 @@ def test_kept_tokens_of_a_scorer_equal_kvpress(family, name):
     for row, ratio in zip(rows, RATIOS):
         theirs = kvpress_cache(kvpress_model(family), press(compression_ratio=ratio, **params), random_ids(LENGTH))
         for layer, cached in enumerate(theirs.layers):
-            ours_HKd, _ = row.kept_tokens(layer)
+            ours_HKd, _ = kept_tokens(row, layer)
             assert all(same_vectors(*pair) for pair in zip(ours_HKd, cached.keys[0])), (ratio, layer)
 
 
@@ -110,7 +111,7 @@ def test_observed_attention_equals_kvpress_on_eager_attention(family, block_logi
         press = ObservedAttentionPress(compression_ratio=ratio)
         theirs = kvpress_cache(tiny_model(family, "eager"), press, random_ids(LENGTH))
         for layer, cached in enumerate(theirs.layers):
-            ours_HKd, _ = row.kept_tokens(layer)
+            ours_HKd, _ = kept_tokens(row, layer)
             assert all(same_vectors(*pair) for pair in zip(ours_HKd, cached.keys[0]))
 
 
@@ -149,7 +150,7 @@ def test_criticalkv_keeps_what_kvpress_keeps(family, base, first_stage):
         theirs = kvpress_cache(kvpress_model(family), press, random_ids(LENGTH))
         assert row.counts_H is None
         for layer, cached in enumerate(theirs.layers):
-            ours_HKd, _ = row.kept_tokens(layer)
+            ours_HKd, _ = kept_tokens(row, layer)
             assert all(same_vectors(*pair) for pair in zip(ours_HKd, cached.keys[0])), (ratio, layer)
 
 

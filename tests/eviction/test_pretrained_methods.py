@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from kept_rows import kept_tokens
 from kvpress import ExpectedAttentionStatsPress, KVzapPress, QFilterPress
 from kvpress.presses.kvzap_press import KVzapModel
 from kvpress.presses.qfilter_press import QFilters
@@ -47,7 +48,7 @@ def test_kept_tokens_equal_kvpress(name, family, tmp_path, monkeypatch):
         press = their_press(name, folder, ratio, monkeypatch)
         theirs = kvpress_cache(kvpress_model(family), press, random_ids(LENGTH))
         for layer, cached in enumerate(theirs.layers):
-            ours_HKd, _ = row.kept_tokens(layer)
+            ours_HKd, _ = kept_tokens(row, layer)
             assert all(same_vectors(*pair) for pair in zip(ours_HKd, cached.keys[0]))
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from kept_rows import kept_tokens
 from kvpress import ScorerPress
 from tiny_models import random_ids, tiny_backbone
 from transformers import DynamicCache
@@ -68,7 +69,7 @@ def test_the_press_keeps_what_the_engine_keeps(reads, tmp_path):
     with torch.no_grad(), press(backbone.model):
         backbone.model.model(input_ids=torch.tensor([ids]), past_key_values=cache)
     for layer in range(3):
-        keys_HKd, _ = row.kept_tokens(layer)
+        keys_HKd, _ = kept_tokens(row, layer)
         torch.testing.assert_close(cache.layers[layer].keys[0], keys_HKd)
 
 

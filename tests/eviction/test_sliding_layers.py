@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from kept_rows import kept_tokens
 from kvpress import (
     ExpectedAttentionPress,
     KeyDiffPress,
@@ -53,7 +54,7 @@ def assert_same_keys(row, cache):
     """kvpress leaves tokens in score order, we in text order: compare as sets of key vectors."""
     assert len(row.kept_HK) == len(FULL_LAYERS)
     for number, layer in enumerate(FULL_LAYERS):
-        ours, theirs = row.kept_tokens(number)[0], cache.layers[layer].keys[0]
+        ours, theirs = kept_tokens(row, number)[0], cache.layers[layer].keys[0]
         assert ours.shape == theirs.shape
         distances = torch.cdist(ours, theirs, compute_mode="donot_use_mm_for_euclid_dist")
         assert max(distances.amin(dim=1).max(), distances.amin(dim=2).max()) < 1e-4

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from kept_rows import kept_tokens
 from tiny_models import random_ids, tiny_backbone, tiny_model
 from transformers import DynamicCache
 
@@ -58,7 +59,7 @@ def test_each_head_holds_what_the_engine_keeps(pair, length, ratio):
     edited, named = edit_function(indexer, ratio, chunk=1, alike=False)({Kind.KV: kv_2NTD}, ids)
     row = method.compress(filled.context, filled.rankings_HL["indexer"], length * (1 - ratio))
     for layer in range(row_layers := len(row.kept_HK)):
-        keys, values = row.kept_tokens(layer)
+        keys, values = kept_tokens(row, layer)
         for side, expected_HKd in enumerate((keys, values)):
             found_HKd = edited[side, layer].unflatten(-1, (2, -1)).transpose(0, 1)
             assert torch.equal(found_HKd, expected_HKd)

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from decode_reference import reference_decode_attention
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from indexmem.kernels.decode_attention import SPAN, decode_attention, store_newest
-from indexmem.kernels.decode_reference import reference_decode_attention
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}  # of outputs about 1 in size
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from dense_reference import dense_importance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexmem.eviction.indexer import Features, Indexer, IndexerShape
-from indexmem.eviction.reference import dense_importance
 from indexmem.eviction.streaming import causal_max
 from indexmem.kernels import indexer_max as module
 from indexmem.kernels.dispatch import can_run

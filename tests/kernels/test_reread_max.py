@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from dense_reference import dense_reread_target
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from indexmem.distill.targets import reconstruction_target
-from indexmem.eviction.reference import dense_reread_target
 from indexmem.kernels import reread_max as module
 from indexmem.kernels.dispatch import can_run
 from indexmem.models.rereading import Readings, Reread

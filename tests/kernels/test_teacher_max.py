@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from dense_reference import dense_target
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from indexmem.config.modules import TargetConfig
 from indexmem.distill.targets import pooled_target
-from indexmem.eviction.reference import dense_target
 from indexmem.kernels import teacher_max as module
 from indexmem.kernels.dispatch import can_run
 from indexmem.kernels.row_lse import row_lse

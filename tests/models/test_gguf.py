@@ -10,11 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizer_checks import verify_tokenizer
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, CodeLlamaTokenizer, PreTrainedTokenizerFast
 
 from indexmem.models.assets import BUILTIN_MODELS, ensure_model
-from indexmem.models.gguf import convert, verify_model, verify_tokenizer
+from indexmem.models.gguf import convert, verify_model
 from indexmem.models.prompt import encode
 
 SMOLLM2 = "smollm2-135m-instruct"
@@ -44,6 +45,7 @@ def test_the_converted_model_passes_and_another_answer_would_not(folder: Path) -
 
 @pytest.mark.model
 def test_the_tokenizer_is_plain(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    verify_tokenizer(tokenizer, VOCAB)
     assert type(tokenizer) is PreTrainedTokenizerFast
     assert len(tokenizer) == tokenizer.vocab_size == VOCAB
     assert tokenizer.clean_up_tokenization_spaces is False

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from dense_reference import dense_attention
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import FULL_LAYERS, SLIDING_FAMILIES, SLIDING_LAYERS, WINDOW, random_ids, tiny_config, tiny_model
 
 from indexmem.errors import UserError
-from indexmem.eviction.reference import dense_attention
 from indexmem.models.attention import attention_layers, rotary_of, tapping
 from indexmem.models.geometry import Geometry
 from indexmem.models.sequence_attention import attend_in_window

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from indexmem.results.comparison import paired_difference
-from indexmem.results.power import minimum_detectable_difference, must_agree, samples_needed
+from indexmem.results.power import minimum_detectable_difference, must_agree
 
 Z = 1.959964 + 0.841621  # 95 % two-sided, 80 % power
 
@@ -52,12 +52,6 @@ def test_fewer_samples_than_must_agree_reach_no_significance(level: float) -> No
     fewest = must_agree(level)
     assert 2 ** (1 - fewest) < level <= 2 ** (2 - fewest)
     assert paired_difference([1] * (fewest - 1), [0] * (fewest - 1), resamples=20_000).p_value > 0.8 * level
-
-
-def test_samples_needed_inverts_the_difference() -> None:
-    assert samples_needed(0.5, 0.1) == math.ceil((Z * 5) ** 2) == 197
-    assert samples_needed(0.0, 0.9) == 6
-    assert samples_needed(0.5, 0.1, comparisons=10) > 197
 
 
 @pytest.mark.parametrize(("n", "discordant"), [(200, 0.5), (150, 0.3)])

@@ -26,105 +26,90 @@ QUESTIONS = ("after", "before")  # compressed before the question is seen, or wi
 
 
 @dataclass(frozen=True)
+class Check:
+    """What a value must be besides of its kind: `holds` may raise a ValueError that says what is wrong."""
+
+    holds: Callable[[Any], Any]
+    wanted: str
+
+
+@dataclass(frozen=True)
 class Field:
-    """`kind`: str, int or float; `required`: no row does without; `wrong`: what is wrong with a value of the kind."""
+    """`kind`: str, int or float; `required`: no row does without."""
 
     kind: type
     required: bool = False
-    wrong: Callable[[Any], str | None] = lambda value: None
+    check: Check | None = None
 
 
-def _budget(text: str) -> str | None:
-    try:
-        Budget.parse(text)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-def _share(number: float) -> str | None:
-    return None if 0 <= number <= 1 else "a number from 0 to 1"
-
-
-def _not_negative(number: float) -> str | None:
-    return None if 0 <= number <= MOST_NUMBER else "a number that is not negative"
-
-
-def _positive(number: float) -> str | None:
-    return None if 0 < number <= MOST_NUMBER else "a number above 0"
-
-
-def _name(text: str) -> str | None:
-    return None if text.strip() else "a text that is not empty"
-
-
-def _benchmark(text: str) -> str | None:
-    return f"another name: '{MEAN}' stands for all benchmarks" if text == MEAN else _name(text)
-
-
-def _question(text: str) -> str | None:
-    return None if text in QUESTIONS else "after or before"
-
-
-def _object(text: str) -> str | None:
+def _is_object(text: str) -> bool:
     try:
         found = json.loads(text)
     except ValueError:
-        found = None
-    texts = isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
-    return None if texts else 'an object of texts, {"torch": "2.11.0"}'
+        return False
+    return isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
 
 
-def _date(text: str) -> str | None:
+def _is_date(text: str) -> bool:
     try:
-        dt.datetime.fromisoformat(text)
+        return bool(dt.datetime.fromisoformat(text))
     except ValueError:
-        return "a date such as 2026-11-29T06:00:00+00:00"
-    return None
+        return False
 
+
+THIS_VERSION = Check(lambda number: number == BOARD_VERSION, f"{BOARD_VERSION}")
+NAME = Check(str.strip, "a text that is not empty")
+BENCHMARK = Check(lambda text: text.strip() and text != MEAN, f"a name, and not '{MEAN}', which stands for all of them")
+BUDGET = Check(Budget.parse, "a budget")
+QUESTION = Check(lambda text: text in QUESTIONS, " or ".join(QUESTIONS))
+VERSIONS = Check(_is_object, 'an object of texts, {"torch": "2.11.0"}')
+DATE = Check(_is_date, "a date such as 2026-11-29T06:00:00+00:00")
+SHARE = Check(lambda number: 0 <= number <= 1, "a number from 0 to 1")
+NOT_NEGATIVE = Check(lambda number: number >= 0, "a number that is not negative")
+POSITIVE = Check(lambda number: number > 0, "a number above 0")
 
 FIELDS: Mapping[str, Field] = MappingProxyType(
     {
-        "board_version": Field(int, True, lambda n: None if n == BOARD_VERSION else f"{BOARD_VERSION}"),
+        "board_version": Field(int, True, THIS_VERSION),
         # what was asked
-        "model": Field(str, True, _name),
+        "model": Field(str, True, NAME),
         "model_revision": Field(str),
-        "method": Field(str, True, _name),
+        "method": Field(str, True, NAME),
         "checkpoint": Field(str),
         "code": Field(str),
-        "budget": Field(str, True, _budget),
-        "benchmark": Field(str, True, _benchmark),
-        "build": Field(str, True, _name),
-        "prompts": Field(str, True, _name),
+        "budget": Field(str, True, BUDGET),
+        "benchmark": Field(str, True, BENCHMARK),
+        "build": Field(str, True, NAME),
+        "prompts": Field(str, True, NAME),
         # the protocol
-        "engine": Field(str, True, _name),
-        "length": Field(int, wrong=_positive),
-        "sinks": Field(int, wrong=_not_negative),
-        "question": Field(str, wrong=_question),
+        "engine": Field(str, True, NAME),
+        "length": Field(int, check=POSITIVE),
+        "sinks": Field(int, check=NOT_NEGATIVE),
+        "question": Field(str, check=QUESTION),
         "decoding": Field(str),
         "dtype": Field(str),
         "seed": Field(int),
         "settings": Field(str),
         # what came out
-        "sample": Field(str, wrong=_name),
-        "repeat": Field(int, wrong=_not_negative),
+        "sample": Field(str, check=NAME),
+        "repeat": Field(int, check=NOT_NEGATIVE),
         "group": Field(str),
-        "samples": Field(int, wrong=_positive),
-        "score": Field(float, True, _share),
+        "samples": Field(int, check=POSITIVE),
+        "score": Field(float, True, SHARE),
         # what it cost
-        "evicted": Field(float, wrong=_share),
-        "held_bytes": Field(float, wrong=_not_negative),
-        "full_bytes": Field(float, wrong=_positive),
-        "prefill_ms": Field(float, wrong=_not_negative),
-        "score_ms": Field(float, wrong=_not_negative),
-        "decode_ms": Field(float, wrong=_not_negative),
+        "evicted": Field(float, check=SHARE),
+        "held_bytes": Field(float, check=NOT_NEGATIVE),
+        "full_bytes": Field(float, check=POSITIVE),
+        "prefill_ms": Field(float, check=NOT_NEGATIVE),
+        "score_ms": Field(float, check=NOT_NEGATIVE),
+        "decode_ms": Field(float, check=NOT_NEGATIVE),
         # where it comes from
         "who": Field(str),
         "commit": Field(str),
-        "versions": Field(str, wrong=_object),
+        "versions": Field(str, check=VERSIONS),
         "device": Field(str),
         "host": Field(str),
-        "date": Field(str, wrong=_date),
+        "date": Field(str, check=DATE),
     }
 )
 PROTOCOL = ("engine", "length", "sinks", "question", "decoding", "dtype", "seed", "settings")
@@ -168,10 +153,12 @@ def _wrong(name: str, field: Field, value: Any) -> Iterator[str]:
         yield f"'{name}' has {len(value)} characters; {MOST_TEXT} at most"
     elif isinstance(value, (int, float)) and not (math.isfinite(value) and abs(value) <= MOST_NUMBER):
         yield f"'{name}' must be a number that is finite and not above 2^53, got {value!r:.80}"
-    elif wanted := field.wrong(value):
-        yield (
-            f"'{name}' must be {wanted}; got {value!r:.80}" if name != "budget" else f"'budget' {value!r:.80}: {wanted}"
-        )
+    elif field.check is not None:
+        try:
+            if not field.check.holds(value):
+                yield f"'{name}' must be {field.check.wanted}; got {value!r:.80}"
+        except ValueError as error:
+            yield f"'{name}' {value!r:.80}: {error}"
 
 
 def _parsed(text: Any) -> Budget | None:

@@ -105,14 +105,6 @@ class RowCache:
         """Kept positions of a layer, every head's last one in the last column."""
         return oldest_first(self.kept_HK[layer], None if self.counts_H is None else self.counts_H[layer])
 
-    def kept_tokens(self, layer: int) -> tuple[Tensor, Tensor]:
-        """K and V of the kept tokens, [H, K, d] each; a head's tokens beyond its number repeat its last one."""
-        keys, values = self.keys_HLd[layer], self.values_HLd[layer]
-        if self.holds_kept_only:
-            return keys, values
-        index = self.kept_HK[layer][..., None].expand(-1, -1, keys.shape[-1])
-        return keys.gather(1, index), values.gather(1, index)
-
     @property
     def kv_bytes(self) -> int:
         """Bytes of what is kept of K and V in all layers, from tensor sizes."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -23,7 +20,7 @@ from indexmem.results.costs import Cost
 from indexmem.results.summary import Summary
 from indexmem.results.tables import score_frame
 
-ABLATIONS = ("model", "variant", "baseline", "budget", "difference", "low", "high", "n", "p_adjusted")
+ABLATIONS = ["model", "variant", "baseline", "budget", "difference", "low", "high", "n", "p_adjusted"]
 
 
 def write_files(content: Content, folder: Path, *, images: bool = False) -> Path:
@@ -56,19 +53,19 @@ def scores_csv(summaries: Mapping[str, Summary]) -> str:
 def costs_csv(views: Sequence[View]) -> str:
     """One line per (model, method, budget): the means that `Cost` describes, in tokens, bytes and seconds."""
     names = [field.name for field in fields(Cost)]
-    lines = ([view.model, *(getattr(cost, name) for name in names)] for view in views for cost in view.costs)
-    return _csv(("model", *names), lines)
+    lines = [(view.model, *(getattr(cost, name) for name in names)) for view in views for cost in view.costs]
+    return pd.DataFrame(lines, columns=["model", *names], dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def ablations_csv(views: Sequence[View]) -> str:
     """One line per (model, variant, budget): variant - baseline in [-1, 1] with its interval and adjusted p."""
-    lines = (
-        [view.model, variant, ablation.baseline, ablation.budget, *_numbers(d.mean, d.low, d.high), d.n, d.p_value]
+    lines = [
+        (view.model, variant, ablation.baseline, ablation.budget, *map(_six, (d.mean, d.low, d.high)), d.n, d.p_value)
         for view in views
         for ablation in view.ablations
         for variant, d in ablation.variants.items()
-    )
-    return _csv(ABLATIONS, lines)
+    ]
+    return pd.DataFrame(lines, columns=ABLATIONS, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def _texts(content: Content) -> dict[str, str]:
@@ -101,13 +98,5 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")
 
 
-def _numbers(*values: float) -> list[str]:
-    return [f"{value:.6f}" for value in values]
-
-
-def _csv(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(lines)
-    return buffer.getvalue()
+def _six(value: float) -> str:
+    return f"{value:.6f}"

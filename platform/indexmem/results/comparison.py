@@ -45,7 +45,6 @@ def paired_difference(
     strata: ArrayLike | None = None,
     clusters: ArrayLike | None = None,
     seed: int = 0,
-    level: float = 0.95,
     resamples: int = 2000,
 ) -> Difference:
     """Mean of a - b, both [n] and aligned; with `strata` ([n] labels), the mean of the strata's means.
@@ -55,10 +54,7 @@ def paired_difference(
     difference = vector(a) - vector(b)
     assert np.abs(difference).max() <= 1.0, "scores lie in [0, 1]"
     design = Design.of(difference.size, strata, clusters)
-    parts = [
-        bootstrap_ci(units, floor=-1.0, seed=seed, level=level, resamples=resamples)
-        for units in design.units(difference)
-    ]
+    parts = [bootstrap_ci(units, floor=-1.0, seed=seed, resamples=resamples) for units in design.units(difference)]
     interval = mean_over(parts, shared=design.shared)
     weighted = design.contributions(difference[:, None])[:, 0]
     p_value = _sign_flip_p(weighted, seed=seed, resamples=resamples)

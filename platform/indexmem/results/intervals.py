@@ -24,6 +24,9 @@ from numpy.typing import ArrayLike
 
 from indexmem.results.units import Design, Units, vector
 
+LEVEL = 0.95  # of all intervals
+Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -48,18 +51,16 @@ class Interval:
         return f"{100 * self.low:.0f} to {100 * self.high:.0f}"
 
 
-def mean_ci(
-    scores: ArrayLike, *, clusters: ArrayLike | None = None, seed: int = 0, level: float = 0.95, resamples: int = 2000
-) -> Interval:
-    """Mean of `scores` ([n], each in [0, 1]) with its confidence interval: Wilson, or bootstrap for graded scores.
+def mean_ci(scores: ArrayLike, *, clusters: ArrayLike | None = None, seed: int = 0, resamples: int = 2000) -> Interval:
+    """Mean of `scores` ([n], each in [0, 1]) with its 95% interval: Wilson, or bootstrap for graded scores.
 
     Scores with one label in `clusters` ([n]) depend on each other.
     """
     units = Units.of(vector(scores), clusters)
     assert ((units.means >= 0.0) & (units.means <= 1.0)).all(), "scores lie in [0, 1]"
     if np.isin(units.means, (0.0, 1.0)).all():
-        return _wilson(units, level)
-    return bootstrap_ci(units, floor=0.0, seed=seed, level=level, resamples=resamples)
+        return _wilson(units)
+    return bootstrap_ci(units, floor=0.0, seed=seed, resamples=resamples)
 
 
 def macro_ci(scores: ArrayLike, design: Design) -> Interval:
@@ -82,42 +83,32 @@ def mean_over(strata: Sequence[Interval], *, shared: bool = False) -> Interval:
     return Interval(mean, mean - below, mean + above, sum(s.n for s in strata))
 
 
-def bootstrap_ci(units: Units, *, floor: float, seed: int, level: float, resamples: int) -> Interval:
+def bootstrap_ci(units: Units, *, floor: float, seed: int, resamples: int) -> Interval:
     """Percentile bootstrap of the mean of values in [floor, 1]; units without spread get the bound for unseen ones."""
     n, mean = units.means.size, units.mean
     if (units.means == units.means[0]).all():
-        unseen = unseen_share(units.effective, level)
+        unseen = Z**2 / (units.effective + Z**2)  # the largest share of a kind of which so many units may show none
         return Interval(mean, mean - unseen * (mean - floor), mean + unseen * (1 - mean), n)
     drawn = np.random.default_rng(seed).integers(0, n, size=(resamples, n), dtype=np.int32)
     if np.ptp(units.sizes) == 0:
         means = units.means[drawn].mean(axis=1)
     else:
         means = (units.means * units.sizes)[drawn].sum(axis=1) / units.sizes[drawn].sum(axis=1)
-    tail = _expanded_tail(units.effective, level)
+    tail = _expanded_tail(units.effective)
     low, high = np.quantile(means, [tail, 1 - tail])
     return Interval(mean, min(mean, float(low)), max(mean, float(high)), n)
 
 
-def unseen_share(n: float, level: float) -> float:
-    """The largest share of a kind that is compatible with seeing none of it in `n` units."""
-    return z_of(level) ** 2 / (n + z_of(level) ** 2)
-
-
-def z_of(level: float) -> float:
-    """The normal quantile of a two-sided interval."""
-    return NormalDist().inv_cdf((1 + level) / 2)
-
-
-def _wilson(units: Units, level: float) -> Interval:
-    n, p, z2 = units.effective, units.mean, z_of(level) ** 2
+def _wilson(units: Units) -> Interval:
+    n, p, z2 = units.effective, units.mean, Z**2
     centre = (p + z2 / (2 * n)) / (1 + z2 / n)
     half = (z2 * (p * (1 - p) / n + z2 / (4 * n * n))) ** 0.5 / (1 + z2 / n)
     # Rounding must not push a limit past the mean at p = 0 or p = 1.
     return Interval(p, max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half)), units.means.size)
 
 
-def _expanded_tail(n: float, level: float) -> float:
-    """Bootstrap tail that stands for (1 - level)/2: t for z, n - 1 for n (t by A&S 26.7.5, two terms)."""
-    z, dof = z_of(level), n - 1
-    t = z + (z**3 + z) / (4 * dof) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * dof**2)
+def _expanded_tail(n: float) -> float:
+    """Bootstrap tail that stands for 2.5%: t for z, n - 1 for n (t by A&S 26.7.5, two terms)."""
+    dof = n - 1
+    t = Z + (Z**3 + Z) / (4 * dof) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * dof**2)
     return NormalDist().cdf(-t * (n / dof) ** 0.5)

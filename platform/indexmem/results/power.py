@@ -1,4 +1,4 @@
-"""How small a difference a paired comparison can find, and how many samples it takes.
+"""How small a difference a paired comparison can find.
 
 For n paired differences of standard deviation s, a two-sided test at level alpha finds a true difference
 
@@ -17,6 +17,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
+from indexmem.results.intervals import LEVEL
 from indexmem.results.units import Design, Units, vector
 
 
@@ -26,7 +27,6 @@ def minimum_detectable_difference(
     *,
     strata: ArrayLike | None = None,
     clusters: ArrayLike | None = None,
-    level: float = 0.95,
     power: float = 0.8,
     comparisons: int = 1,
 ) -> float:
@@ -35,7 +35,7 @@ def minimum_detectable_difference(
     Arguments as in `paired_difference`. `comparisons` is how many differences a table tests: alpha is divided by it,
     which asks for a little more than the joint test does. At most 1, the largest difference that scores can have.
     """
-    alpha = (1 - level) / comparisons
+    alpha = (1 - LEVEL) / comparisons
     difference = vector(a) - vector(b)
     design = Design.of(difference.size, strata, clusters)
     parts, power_of = design.units(difference), 1 if design.shared else 2
@@ -43,25 +43,13 @@ def minimum_detectable_difference(
     standard_error = sum(error**power_of for error in errors) ** (1 / power_of) / len(errors)
     largest = max(float(np.abs(units.means).max()) for units in parts) or 1.0
     fewest = must_agree(alpha) * largest / sum(units.means.size for units in parts)
-    return min(1.0, max(_quantiles(alpha, power) * standard_error, fewest))
-
-
-def samples_needed(
-    deviation: float, difference: float, *, level: float = 0.95, power: float = 0.8, comparisons: int = 1
-) -> int:
-    """Paired samples that show a true mean difference with probability `power`; `deviation` is that of one pair."""
-    assert deviation >= 0 and difference > 0, "nothing finds a difference of zero"
-    alpha = (1 - level) / comparisons
-    return max(math.ceil((_quantiles(alpha, power) * deviation / difference) ** 2), must_agree(alpha))
+    quantiles = NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(power)
+    return min(1.0, max(quantiles * standard_error, fewest))
 
 
 def must_agree(alpha: float) -> int:
     """Samples that have to differ, all in one direction, before a sign-flip test can reach p < alpha."""
     return math.floor(1 - math.log2(alpha)) + 1
-
-
-def _quantiles(alpha: float, power: float) -> float:
-    return NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(power)
 
 
 def _standard_error(units: Units) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from indexmem.results.intervals import z_of
+from indexmem.results.intervals import Z
 from indexmem.results.sweeps import Sweep
 
 FEWEST = 8  # trials; fewer explain nothing
@@ -50,7 +50,7 @@ def importances(sweep: Sweep) -> tuple[Importance, ...]:
 def _importance(axis: str, values_T: NDArray[Any], group_T: NDArray[Any], largest_R: NDArray[Any]) -> Importance:
     share, count = float(_shares(values_T[None], group_T)[0]), len(values_T)
     without = [_shares(np.delete(values_T, t)[None], np.delete(group_T, t))[0] for t in range(count)]
-    half = z_of(0.95) * float(np.sqrt((count - 1) * np.var(without)))
+    half = Z * float(np.sqrt((count - 1) * np.var(without)))
     p_value = (np.count_nonzero(largest_R >= share - 1e-12) + 1) / (SHUFFLES + 1)
     return Importance(axis, max(0.0, share), max(0.0, share - half), min(1.0, max(0.0, share + half)), float(p_value))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from indexmem.benchmarks.rows import BenchmarkRow, rows_of_file, rows_of_lines
@@ -17,35 +15,31 @@ ARCHIVE = "data.zip"  # holds data/<set>.jsonl; the repository's loading script 
 FIELDS = {"input": str, "context": str, "answers": list, "length": int, "language": str}
 
 
-@dataclass(frozen=True)
-class LongBenchItems:
-    """The items of one file (`qasper`, `qasper_e`), read when they are first needed."""
+def read_items(path: str, file: str) -> list[BenchmarkRow]:
+    """All items of one file (`qasper`, `qasper_e`) in order, `all_classes` a list; `path` is a hub id, a folder, or a
+    copy of data.zip. Raises UserError when there are none to be had.
+    """
+    local = expanded(path)
+    rows = _read_folder(local, file) if local.is_dir() else _read_archive(path, local, file)
+    return [row | {"all_classes": row.get("all_classes") or []} for row in rows]
 
-    path: str  # a hub id, a folder, or a copy of data.zip
-    file: str
 
-    @cached_property
-    def rows(self) -> list[BenchmarkRow]:
-        """All items in order, `all_classes` a list. Raises UserError when there are none to be had."""
-        local = expanded(self.path)
-        rows = self._read_folder(local) if local.is_dir() else self._read_archive(local)
-        return [row | {"all_classes": row.get("all_classes") or []} for row in rows]
+def _read_folder(folder: Path, file: str) -> list[BenchmarkRow]:
+    names = [f"{file}.jsonl", f"{file}.parquet"]
+    found = [parent / name for parent in (folder, folder / "data") for name in names if (parent / name).is_file()]
+    if not found:
+        raise UserError(f"{folder} has no {names[0]}. Expected the files of LongBench's {ARCHIVE}, unpacked.")
+    return rows_of_file(found[0], FIELDS)
 
-    def _read_folder(self, folder: Path) -> list[BenchmarkRow]:
-        names = [f"{self.file}.jsonl", f"{self.file}.parquet"]
-        found = [parent / name for parent in (folder, folder / "data") for name in names if (parent / name).is_file()]
-        if not found:
-            raise UserError(f"{folder} has no {names[0]}. Expected the files of LongBench's {ARCHIVE}, unpacked.")
-        return rows_of_file(found[0], FIELDS)
 
-    def _read_archive(self, local: Path) -> list[BenchmarkRow]:
-        archive = local if local.is_file() else _fetch(self.path)
-        member = f"data/{self.file}.jsonl"
-        try:
-            text = zipfile.ZipFile(archive).read(member).decode()
-        except (OSError, zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
-            raise UserError(f"{archive}: {member} cannot be read from it ({error}).") from None
-        return rows_of_lines(text, FIELDS, f"{archive}:{member}")
+def _read_archive(path: str, local: Path, file: str) -> list[BenchmarkRow]:
+    archive = local if local.is_file() else _fetch(path)
+    member = f"data/{file}.jsonl"
+    try:
+        text = zipfile.ZipFile(archive).read(member).decode()
+    except (OSError, zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
+        raise UserError(f"{archive}: {member} cannot be read from it ({error}).") from None
+    return rows_of_lines(text, FIELDS, f"{archive}:{member}")
 
 
 def _fetch(repository: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +15,7 @@ from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
 from indexmem.benchmarks.longbench.metrics import classification, classification_strict
 from indexmem.benchmarks.longbench.prompts import Parts, Protocol, kvpress, official, without_end, without_middle
 from indexmem.benchmarks.longbench.sets import ITEMS_E, SETS, SETS_E, USUAL_ITEMS_E, SetSpec, bucket
-from indexmem.benchmarks.longbench.source import HUB, LongBenchItems
+from indexmem.benchmarks.longbench.source import HUB, read_items
 from indexmem.benchmarks.rows import BenchmarkRow
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
@@ -29,7 +30,8 @@ class LongBenchSet(Benchmark):
     """One set in one protocol. Items keep their order; `size` is the published one."""
 
     set: str
-    items: LongBenchItems
+    path: str  # a hub id, a folder, or a copy of data.zip
+    file: str  # of its items there
     protocol: Protocol
     compat: bool = True
     limit: int | None = None
@@ -42,7 +44,7 @@ class LongBenchSet(Benchmark):
     @property
     def size(self) -> int:
         """At most so many samples."""
-        published = ITEMS_E.get(self.set, USUAL_ITEMS_E) if self.items.file.endswith("_e") else self.spec.items
+        published = ITEMS_E.get(self.set, USUAL_ITEMS_E) if self.file.endswith("_e") else self.spec.items
         return published if self.limit is None else min(published, self.limit)
 
     def samples(self, count: int, build: BuildContext) -> Iterator[Sample]:
@@ -62,9 +64,9 @@ class LongBenchSet(Benchmark):
         """The items, and what decides how they are asked and scored."""
         return {"items": content_hash(self._rows), "protocol": self.protocol, "compat": self.compat}
 
-    @property
+    @cached_property
     def _rows(self) -> Sequence[BenchmarkRow]:
-        return self.items.rows[: self.limit]
+        return read_items(self.path, self.file)[: self.limit]
 
     @property
     def _chat(self) -> bool:
@@ -113,7 +115,8 @@ def _benchmark(key: str, more: bool, path: str, protocol: Protocol, compat: bool
     return LongBenchSet(
         name=f"longbench_e_{key}" if more else f"longbench_{key}",
         set=key,
-        items=LongBenchItems(path, f"{key}_e" if more else key),
+        path=path,
+        file=f"{key}_e" if more else key,
         protocol=protocol,
         compat=compat,
         limit=limit,

@@ -27,34 +27,26 @@ from indexmem.models.prompt import PromptFormat, encode
 AIME25, MATH500 = "alessiodevoto/aime25", "alessiodevoto/math500"  # hub data sets, as kvpress reads them
 SPLIT = "test"
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
-
-
 KINDS = {"answer": (str, int)}
 
 
-@dataclass(frozen=True)
-class Problems:
-    """Rows with `problem` (or `question`) and `answer`, and perhaps `context`, `subject` and `level`."""
+@dataclass(frozen=True, kw_only=True)
+class MathsTask(Benchmark):
+    """Problems in their order: rows with `problem` (or `question`) and `answer`, and perhaps `context`, `subject` and
+    `level`."""
 
     path: str  # a .jsonl or .parquet file, or a hub id
+    max_new_tokens: int
+    protocol: str = "kvpress"
+    published: int  # problems
 
     @cached_property
-    def rows(self) -> list[BenchmarkRow]:
+    def problems(self) -> list[BenchmarkRow]:
         """All rows in order. Raises UserError when there are none to be had or one lacks a field."""
         local = expanded(self.path)
         if local.is_file():
             return rows_of_file(local, KINDS, _has_problem)
         return rows_of_hub(self.path, SPLIT, KINDS, "Give path=FILE of a local copy.", check=_has_problem)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MathsTask(Benchmark):
-    """Problems in their order."""
-
-    problems: Problems
-    max_new_tokens: int
-    protocol: str = "kvpress"
-    published: int  # problems
 
     @property
     def size(self) -> int:
@@ -65,7 +57,7 @@ class MathsTask(Benchmark):
         """See `Benchmark`; fewer when the problems end before. Raises UserError for one without room."""
         limit = self.generation_limit(build)
         prompt = PromptFormat.of(build.tokenizer)
-        for index, row in enumerate(self.problems.rows[:count]):
+        for index, row in enumerate(self.problems[:count]):
             context, question = row.get("context") or "", _problem(row)
             if "boxed" not in context + question:
                 question += INSTRUCTION
@@ -106,7 +98,7 @@ class MathsTask(Benchmark):
 
     def ingredients(self, build: BuildContext) -> Mapping[str, Any]:
         """The problems and what is asked of an answer."""
-        return {"problems": content_hash(self.problems.rows), "instruction": INSTRUCTION}
+        return {"problems": content_hash(self.problems), "instruction": INSTRUCTION}
 
     @abstractmethod
     def equal(self, reference: str, boxed: str) -> bool:
@@ -144,10 +136,10 @@ def _has_problem(row: BenchmarkRow, where: str) -> None:
 
 def aime25(*, path: str = AIME25, max_new_tokens: PositiveInt = 32_000) -> Sequence[Benchmark]:
     """AIME 2025, I and II; `path` is a local .jsonl or .parquet file or a hub id."""
-    return (Aime(name="aime25", problems=Problems(path), max_new_tokens=max_new_tokens, published=30),)
+    return (Aime(name="aime25", path=path, max_new_tokens=max_new_tokens, published=30),)
 
 
 def math500(*, path: str = MATH500, max_new_tokens: PositiveInt = 32_000) -> Sequence[Benchmark]:
     """MATH500; `path` is a local .jsonl or .parquet file or a hub id."""
     need("benchmarks", "math_verify")  # before anything is evaluated
-    return (Math500(name="math500", problems=Problems(path), max_new_tokens=max_new_tokens, published=500),)
+    return (Math500(name="math500", path=path, max_new_tokens=max_new_tokens, published=500),)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from types import MappingProxyType
 
 from indexmem.benchmarks.own.choice import check_options, letters_of
@@ -27,23 +25,16 @@ OPTIONAL: Mapping[str, type] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True)
-class OwnRows:
-    """The rows of a file, read when they are first needed."""
-
-    path: str
-
-    @cached_property
-    def rows(self) -> list[BenchmarkRow]:
-        """All rows in order. Raises UserError that names the file, the line and what was expected."""
-        file = expanded(self.path)
-        if not file.is_file():
-            raise UserError(
-                f"Benchmark 'jsonl': there is no file {file}. Give params: {{path: FILE.jsonl}}; a relative path is "
-                "looked for beside the spec file, then in the working folder."
-            )
-        lines = rows_of_file(file, {"context": str}, check_own_line)
-        return [row for line in lines for row in asked_of(line)]
+def read_own_rows(path: str) -> list[BenchmarkRow]:
+    """All rows of a file in order. Raises UserError that names the file, the line and what was expected."""
+    file = expanded(path)
+    if not file.is_file():
+        raise UserError(
+            f"Benchmark 'jsonl': there is no file {file}. Give params: {{path: FILE.jsonl}}; a relative path is "
+            "looked for beside the spec file, then in the working folder."
+        )
+    lines = rows_of_file(file, {"context": str}, check_own_line)
+    return [row for line in lines for row in asked_of(line)]
 
 
 def asked_of(line: BenchmarkRow) -> list[BenchmarkRow]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
@@ -11,7 +12,7 @@ from pydantic import Field, PositiveInt
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
 from indexmem.benchmarks.own.choice import chosen, letters_of, option_lines
 from indexmem.benchmarks.own.metrics import own_scorers, score, whole
-from indexmem.benchmarks.own.rows import OwnRows
+from indexmem.benchmarks.own.rows import read_own_rows
 from indexmem.benchmarks.rows import BenchmarkRow
 from indexmem.config.reference import without_folders
 from indexmem.config.spec import content_hash
@@ -27,22 +28,26 @@ Match = Literal["any", "all"]
 class JsonlBenchmark(Benchmark):
     """The rows in their order. `metric` and `match` are those of rows that name none."""
 
-    own: OwnRows
+    path: str
     max_new_tokens: int
     metric: str = "contains"
     match: Match = "any"
     protocol: str = "own"
 
+    @cached_property
+    def _rows(self) -> list[BenchmarkRow]:
+        return read_own_rows(self.path)
+
     def samples(self, count: int, build: BuildContext) -> Iterator[Sample]:
         """See `Benchmark`; fewer when the rows end before. Raises UserError for one that `build` has no room for."""
         prompt = PromptFormat.of(build.tokenizer)
-        for index, row in enumerate(self.own.rows[:count]):
+        for index, row in enumerate(self._rows[:count]):
             sample = self._sample(row, index, build.max_new_tokens)
             rendered = prompt.context(sample.context), prompt.question(sample.question, sample.answer_prefix)
             needed = sum(len(encode(build.tokenizer, text)) for text in rendered) + sample.max_new_tokens
             if needed > build.length:
                 raise UserError(
-                    f"{self.own.path}, row {index + 1}: prompt and answer take {needed} tokens, and grid.length is "
+                    f"{self.path}, row {index + 1}: prompt and answer take {needed} tokens, and grid.length is "
                     f"{build.length}. Set grid.length={needed} or more, or shorten the context."
                 )
             yield sample
@@ -57,7 +62,7 @@ class JsonlBenchmark(Benchmark):
 
     def ingredients(self, build: BuildContext) -> Mapping[str, Any]:
         """The rows, and what holds for those that do not say it themselves."""
-        plain = [row for row in self.own.rows if row.get("options") is None]
+        plain = [row for row in self._rows if row.get("options") is None]
         defaults: dict[str, Any] = {}
         if any(row.get("metric") is None for row in plain):
             defaults["metric"] = self.metric
@@ -65,13 +70,13 @@ class JsonlBenchmark(Benchmark):
             defaults["match"] = self.match
         if own := own_scorers(map(self._metric, plain)):
             defaults["scorers"] = {metric: found.code for metric, found in own.items()}
-        return {"rows": content_hash(self.own.rows)} | without_folders(defaults)
+        return {"rows": content_hash(self._rows)} | without_folders(defaults)
 
     def named_by_rows(self) -> Iterable[Found]:
         """Scorers of rows that name their own, where the file is on this machine."""
-        if not expanded(self.own.path).is_file():
+        if not expanded(self.path).is_file():
             return ()
-        return own_scorers(row["metric"] for row in self.own.rows if row.get("metric")).values()
+        return own_scorers(row["metric"] for row in self._rows if row.get("metric")).values()
 
     def _metric(self, row: BenchmarkRow) -> str:
         return str(row.get("metric") or self.metric)
@@ -111,4 +116,4 @@ def jsonl(
     """The rows of the file `path`, under `name`, so that a spec can have several. `metric` and `match`: of rows that
     do not name theirs."""
     whole(metric)  # raises for one that does not exist
-    return (JsonlBenchmark(name=name, own=OwnRows(path), max_new_tokens=max_new_tokens, metric=metric, match=match),)
+    return (JsonlBenchmark(name=name, path=path, max_new_tokens=max_new_tokens, metric=metric, match=match),)
