@@ -8,7 +8,7 @@ Each round runs every way once, in an order that turns with the rounds, so that 
 them alike. A way's seconds are the least of all rounds, since what else the machine does can only add to them; `ratio`
 is by the engine's least, and `ratios` are those of single rounds. On a CPU they are seconds of processor time of this
 process, with one thread. Every way reads the same context, is evicted from alike, reads the same question and gives as
-many tokens; texts of the engine and of `generate` over our cache are compared. Seconds of a batch are those of all rows.
+many tokens; texts of the engine and of `generate` over our cache are compared. Of a batch, seconds are of all rows.
 """
 
 from __future__ import annotations
