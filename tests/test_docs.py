@@ -38,7 +38,7 @@ def index() -> dict[str, set[str]]:
     """Members by class name and by module name; a class has those of its bases in the package, too."""
     found: dict[str, set[str]] = {}
     bases: dict[str, set[str]] = {}
-    for path in PACKAGE.rglob("*.py"):
+    for path in (*PACKAGE.rglob("*.py"), *(REPOSITORY / "tests" / "support").glob("*_reference.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         found.setdefault(path.stem, set()).update(members(tree))
         for node in ast.walk(tree):
@@ -131,6 +131,6 @@ def test_what_does_not_exist_is_found():
         "engine/gone.py",
         "tests/no_*.py",
     ]
-    text = "`Indexer.features`, `Indexer.gone`, `reference.dense_kl`, `target.scale=model`, `target.gone: 4`"
+    text = "`Indexer.features`, `Indexer.gone`, `dense_reference.dense_kl`, `target.scale=model`, `target.gone: 4`"
     assert unknown_names(text) == ["Indexer.gone", "target.gone"]
     assert misplaced_names("`rank`, `gone`, `eviction/ranking.py`") == ["gone in eviction/ranking.py"]

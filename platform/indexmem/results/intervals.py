@@ -24,8 +24,8 @@ from numpy.typing import ArrayLike
 
 from indexmem.results.units import Design, Units, vector
 
-LEVEL = 0.95  # of all intervals
-Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+CONFIDENCE = 0.95  # of all intervals
+Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
 @dataclass(frozen=True)

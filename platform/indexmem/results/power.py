@@ -17,7 +17,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from indexmem.results.intervals import LEVEL
+from indexmem.results.intervals import CONFIDENCE
 from indexmem.results.units import Design, Units, vector
 
 
@@ -35,7 +35,7 @@ def minimum_detectable_difference(
     Arguments as in `paired_difference`. `comparisons` is how many differences a table tests: alpha is divided by it,
     which asks for a little more than the joint test does. At most 1, the largest difference that scores can have.
     """
-    alpha = (1 - LEVEL) / comparisons
+    alpha = (1 - CONFIDENCE) / comparisons
     difference = vector(a) - vector(b)
     design = Design.of(difference.size, strata, clusters)
     parts, power_of = design.units(difference), 1 if design.shared else 2
