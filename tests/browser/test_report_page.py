@@ -11,9 +11,11 @@ from chrome import BINARY, Chrome, Page
 from report_rows import ATTACK, METHODS, MIXED, make_history, make_retention, make_row, make_rows
 from report_zoo import MODELS, zoo_rows
 
+from indexmem.config.budget import Budget
 from indexmem.config.schema import Experiment
 from indexmem.report.html import write_report
 from indexmem.results.schema import RETENTION_SCHEMA, ROW_SCHEMA
+from indexmem.results.summary import summarise
 
 pytestmark = [
     pytest.mark.browser,
@@ -119,6 +121,33 @@ def test_methods_and_benchmarks_are_filtered_everywhere(page: Page) -> None:
     assert page.evaluate("all('#curves .panel').filter((panel) => !panel.hidden).length") == 2
     page.until("document.querySelectorAll('.by-task thead th').length === 2")
     page.until("document.querySelector('#see-benchmark').value === 'niah_single_2'")
+
+
+def test_a_benchmark_filters_the_verdict_and_the_means_too(page: Page) -> None:
+    headline, cell = "#verdict .overall .headline", "[data-kind=overview] tr[data-method=snapkv] td:last-child b"
+    overall, mean, caption = page.text(headline), page.text(cell), page.text("[data-kind=overview] caption b")
+    assert caption == "Mean over 3 benchmarks"
+    page.choose("#filter-benchmark", "niah_single_1")
+    page.until("!document.querySelector('#verdict .by-benchmark').hidden")
+    assert page.evaluate("document.querySelector('#verdict .overall').hidden")
+    assert page.text("#verdict .by-benchmark .headline").startswith("On niah_single_1: ")
+    assert page.evaluate("document.querySelectorAll('#verdict .by-benchmark .findings li').length") == 4
+    page.until("document.querySelector('[data-kind=overview] caption b').textContent === 'niah_single_1'")
+    alone = summarise(make_rows()).cells["snapkv", Budget.of_ratio(0.9), "niah_single_1"]
+    assert page.text(cell) == f"{100 * alone.mean:.1f}" != mean
+    page.click("#verdict .by-benchmark .open")
+    page.until("document.querySelector('#see-benchmark').value === 'niah_single_1'")
+    page.choose("#filter-benchmark", "")
+    page.until("!document.querySelector('#verdict .overall').hidden")
+    page.until(f"document.querySelector('[data-kind=overview] caption b').textContent === '{caption}'")
+    assert (page.text(headline), page.text(cell)) == (overall, mean)
+
+
+def test_what_hides_methods_stands_where_it_acts(page: Page) -> None:
+    """Below the verdict, which it does not change."""
+    assert page.evaluate("document.querySelector('#scores #filter-methods') !== null")
+    assert "verdict stay those of all methods" in page.text("#filter-methods")
+    assert page.evaluate("document.querySelectorAll('.bar select').length") == 1
 
 
 def test_one_model_is_shown_or_all(chrome: Chrome, full_report: Path) -> None:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
+from report_rows import make_row
 
-from indexmem.report.text import bytes_text, p_words, seconds_text, signed, visible
+from indexmem.config.schema import MEAN, Experiment
+from indexmem.report.figures.curves import benchmark_title
+from indexmem.report.origin import origin
+from indexmem.report.text import bytes_text, counted, p_words, references_text, seconds_text, signed, visible
+from indexmem.report.verdict import verdict
+from indexmem.results.schema import ROW_SCHEMA
+from indexmem.results.summary import summarise
 
 
 def test_units() -> None:
@@ -12,6 +20,24 @@ def test_units() -> None:
     assert [seconds_text(s) for s in (0.0123, 6.1)] == ["12 ms", "6.1 s"]
     assert [signed(share) for share in (0.033, -0.5)] == ["+3.3", "\N{MINUS SIGN}50.0"]
     assert [p_words(p) for p in (0.0004, 0.0123)] == ["p < 0.001", "p = 0.012"]
+
+
+def test_one_is_no_plural() -> None:
+    assert [counted(n, "row") for n in (0, 1, 1620)] == ["0 rows", "1 row", "1,620 rows"]
+    rows = pa.Table.from_pylist([make_row(m, 0.5, "vt", 0, 1.0) for m in ("a", "b")], schema=ROW_SCHEMA)
+    summary = summarise(rows)
+    assert benchmark_title(summary, MEAN) == "vt"
+    assert "Mean over 1 benchmark, 1 sample each" in verdict(summary).basis
+    assert ("Rows", "2 rows in 2 cells") in origin(Experiment(), rows).facts
+    assert ("Rows", "1 row in 1 cell") in origin(Experiment(), rows.slice(0, 1)).facts
+
+
+@pytest.mark.parametrize(
+    ("labels", "shown"),
+    [('{"references": "all"}', "a  and  b"), ('{"references": "any"}', "a  or  b"), (None, "a, b"), ("{}", "a, b")],
+)
+def test_references_say_whether_all_are_needed(labels: str | None, shown: str) -> None:
+    assert references_text(["a", "b"], labels) == shown
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_every_sample_has_every_cell_but_the_full_caches() -> None:
     cells = data["samples"][0]["cells"]
     assert len(cells) == 7 * 4
     assert list(dict.fromkeys(cell["method"] for cell in cells)) == list(METHODS)
-    assert data["samples"][0]["references"] == ["7000000"]
+    assert data["samples"][0]["references"] == "7000000"
 
 
 def with_layers(retention: pa.Table, heads: int = 4) -> pa.Table:

@@ -45,13 +45,17 @@ class ScoreError(ValueError):
 
 
 def scored(benchmark: Benchmark, prediction: str, sample: Sample) -> ResultRow:
-    """The columns `score` and `other_scores`. Raises ScoreError, or what the benchmark raises."""
+    """The columns `score`, `other_scores` and `labels`. Raises ScoreError, or what the benchmark raises."""
     score, others = benchmark.score(prediction, sample), benchmark.other_scores(prediction, sample)
+    labels = dict(sample.labels)
+    if len(sample.references) > 1:  # does a right answer have all of them? The scorer knows
+        labels["references"] = "any" if benchmark.score(sample.references[0], sample) == 1 else "all"
     for name, value in {"score": score, **others}.items():
         if not isinstance(value, Real) or not 0 <= value <= 1:
             raise ScoreError(f"benchmark '{benchmark.name}': '{name}' must be a number in [0, 1], got {value!r:.80}")
     return {
         "score": float(score),
+        "labels": json.dumps(labels, sort_keys=True),
         "other_scores": json.dumps({name: float(value) for name, value in others.items()}, sort_keys=True),
     }
 

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from indexmem.report.figures.base import LEVEL
-from indexmem.report.text import bytes_text, p_words, seconds_text, signed, visible
+from indexmem.report.text import bytes_text, counted, p_words, seconds_text, signed, visible
 
 PACKAGE = "indexmem.report"
 
@@ -28,7 +28,7 @@ def template_environment(*packages: str) -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"bytes": bytes_text, "seconds": seconds_text, "signed": signed, "p": p_words}
-    made.filters |= {"visible": visible, "points": lambda share: f"{100 * share:.1f}"}
+    made.filters |= {"visible": visible, "counted": counted, "points": lambda share: f"{100 * share:.1f}"}
     return made
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexmem.report.pack import percents
-from indexmem.report.text import visible
+from indexmem.report.text import references_text, visible
 from indexmem.results.schema import OK
 
 SHOWN_CHARACTERS = 6_000_000  # of answers in one report; gzip leaves a fifth
@@ -40,11 +40,12 @@ def _group(rows: pa.Table, benchmark: str, first: Collection[str], characters: i
     told = _told(scores_CS, ids, first, _typical(rows) * len(cells), characters)
     table = _Texts()
     said = _answers(rows.filter(pa.array(np.isin(s, told))), ids, told, table)
-    references = dict(zip(rows["sample_id"].to_pylist(), rows["references"].to_pylist()))
+    asked = zip(*(rows[name].to_pylist() for name in ("sample_id", "references", "labels")))
+    references = {name: (found or (), labels) for name, found, labels in asked}
     return {
         "benchmark": benchmark,
         "ids": list(map(visible, ids)),
-        "references": [[visible(text, MAX_ANSWER) for text in references[name] or ()] for name in ids],
+        "references": [references_text(*references[name], MAX_ANSWER) for name in ids],
         "told": told,
         "cells": [
             {"method": m, "budget": b, "scores": percents(scores_CS[index]), "said": said.get((m, b), {})}

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from indexmem.config.budget import Budget
 from indexmem.report.content import View
+from indexmem.report.text import counted
 from indexmem.results.intervals import Interval
 from indexmem.results.schema import FULL_LABEL
 from indexmem.results.summary import MEAN, Summary
@@ -39,7 +40,7 @@ def budgets_table(views: Sequence[View], length: int) -> str:
             lines.append(_row(["" if number else model, escaped(method), full, *cells]))
         lines.append(r"\midrule")
     many = max((len(view.summary.benchmarks) for view in views), default=0)
-    what = f"Mean score over {many} benchmarks at {length:,} tokens, by budget,"
+    what = f"Mean score over {counted(many, 'benchmark')} at {length:,} tokens, by budget,"
     several = len(views) > 1
     said = [f"{view.model}: {text}" if several else text for view in views for text in view.summary.caveats]
     return _table(what, "ll" + "r" * (1 + len(budgets)), heads, lines[:-1], said)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import yaml
 
 from indexmem.config.schema import Experiment
+from indexmem.report.text import counted
 from indexmem.results.schema import FAILED
 
 MAX_FAILURES = 50
@@ -58,7 +59,7 @@ def origin(experiment: Experiment, rows: pa.Table) -> Origin:
     started, ended = pc.min(rows["created_at"]).as_py(), pc.max(rows["created_at"]).as_py()
     samples = rows.group_by(["benchmark"]).aggregate([("sample_id", "count_distinct"), ("benchmark_build", "distinct")])
     counts = [
-        f"{item['benchmark']}: {item['sample_id_count_distinct']} samples, build {', '.join(builds)}"
+        f"{item['benchmark']}: {counted(item['sample_id_count_distinct'], 'sample')}, build {', '.join(builds)}"
         for item in sorted(samples.to_pylist(), key=lambda item: item["benchmark"])
         if (builds := sorted(item["benchmark_build_distinct"]))
     ]
@@ -70,7 +71,7 @@ def origin(experiment: Experiment, rows: pa.Table) -> Origin:
         ("Benchmarks", "; ".join(counts)),
         ("Protocol of prompts and scores", _all(rows, "protocol")),
         ("Seeds", f"samples {experiment.grid.seed}, distillation {experiment.distill.seed}"),
-        ("Rows", f"{rows.num_rows:,} in {pc.count_distinct(rows['cell_id']).as_py():,} cells"),
+        ("Rows", f"{counted(rows.num_rows, 'row')} in {counted(pc.count_distinct(rows['cell_id']).as_py(), 'cell')}"),
         ("Commit", _all(rows, "git_commit")),
         ("Versions", "; ".join(_versions(text) for text in _distinct(rows, "versions"))),
         ("Hardware", _all(rows, "device")),

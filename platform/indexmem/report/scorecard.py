@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
+from indexmem.config.budget import PHRASES
 from indexmem.report.text import seconds_text
+from indexmem.report.verdict import Finding, verdict
 from indexmem.results.comparison import Difference
 from indexmem.results.costs import Cost
 from indexmem.results.intervals import Interval
@@ -15,12 +17,13 @@ from indexmem.results.summary import MEAN, Contest, Summary
 STANDINGS = ("reference", "winner", "leading", "behind", "alone")
 
 
-def scorecard(model: str, summary: Summary, costs: Iterable[Cost] = ()) -> dict[str, Any]:
+def scorecard(model: str, summary: Summary, costs: Sequence[Cost] = ()) -> dict[str, Any]:
     """JSON-ready cells of one model. Names are numbers into the lists beside them; benchmark -1 is the mean.
 
     A cell: [method, budget, benchmark, [mean, low, high], n, standing, rival, [method - rival, low, high, adjusted p],
     [method - full cache, low, high, p]]; the last three are null where there is nothing to compare with. The rival is
     the best method, and for the best method the one closest to it. `held`: [method, budget, what it holds, in words].
+    `verdicts`: benchmark -> [headline, findings], the verdict where the page is filtered to it.
     """
     methods = (FULL_LABEL, *summary.methods)
     budgets = list(dict.fromkeys(str(budget) for _, budget, _ in sorted(summary.cells, key=lambda key: key[1])))
@@ -54,7 +57,14 @@ def scorecard(model: str, summary: Summary, costs: Iterable[Cost] = ()) -> dict[
         for c in costs
         if c.method in number and str(c.budget) in budgets
     ]
-    return names | {"standings": STANDINGS, "cells": cells, "held": held}
+    said = {name: verdict(summary, costs, name) for name in summary.benchmarks if len(summary.benchmarks) > 1}
+    verdicts = {name: [found.headline, list(map(_told, found.findings))] for name, found in said.items()}
+    return names | {"standings": STANDINGS, "cells": cells, "held": held, "verdicts": verdicts}
+
+
+def _told(finding: Finding) -> dict[str, Any]:
+    told = {"budget": str(finding.budget), "kind": PHRASES[finding.budget.kind], "best": finding.best}
+    return told | {"decided": finding.decided, "title": finding.title, "text": f"{finding.text} {finding.cost}"}
 
 
 def _rival(contest: Contest, method: str) -> tuple[str | None, Difference | None]:

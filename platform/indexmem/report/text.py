@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 
 ELLIPSIS = "…"
 # What moves, hides or ends text without being seen: control characters and bidirectional overrides.
@@ -30,6 +32,19 @@ def signed(share: float) -> str:
 
 def p_words(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+
+
+def counted(number: int, noun: str) -> str:
+    """'1 row', '1,620 rows'."""
+    return f"{number:,} {noun}" + ("s" if number != 1 else "")
+
+
+def references_text(references: Sequence[str], labels: str | None, limit: int | None = None) -> str:
+    """References as a reader sees them: 'a  and  b' where a right answer has all of them, 'a  or  b' where one is
+    enough, 'a, b' where the row's labels (JSON) do not say.
+    """
+    needed = json.loads(labels or "{}").get("references")
+    return {"all": "  and  ", "any": "  or  "}.get(needed, ", ").join(visible(text, limit) for text in references)
 
 
 def visible(text: str, limit: int | None = None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from indexmem.config.budget import Budget
-from indexmem.report.text import p_words, seconds_text, signed
+from indexmem.report.text import counted, p_words, seconds_text, signed
 from indexmem.results.comparison import Difference
 from indexmem.results.costs import Cost
 from indexmem.results.equal_bytes import EqualBytes, at_equal_bytes, best_trades
@@ -41,13 +41,23 @@ class GridVerdict:
     trades: str = ""  # the Pareto front of score and bytes
 
 
-def verdict(summary: Summary, costs: Sequence[Cost] = ()) -> GridVerdict:
-    """The verdict over the mean of all benchmarks; `costs` of the same rows."""
+def verdict(summary: Summary, costs: Sequence[Cost] = (), scope: str = MEAN) -> GridVerdict:
+    """The verdict over the mean of all benchmarks, or over one of them (`scope`); `costs` of the same rows.
+
+    What holds at equal bytes, and the best trades, are of the mean alone.
+    """
     costs = [cost for cost in costs if cost.measured]
-    budgets = [budget for budget in summary.budgets if (budget, MEAN) in summary.contests]
-    equal = {budget: found for budget in budgets if (found := at_equal_bytes(summary, costs, budget)) is not None}
-    findings = tuple(_finding(summary, costs, budget, equal.get(budget)) for budget in budgets)
-    return GridVerdict(_headline(summary, equal), findings, _basis(summary), _trades(best_trades(summary, costs)))
+    contests = {
+        budget: summary.contests[budget, scope] for budget in summary.budgets if (budget, scope) in summary.contests
+    }
+    equal = {
+        budget: found
+        for budget in contests
+        if scope == MEAN and (found := at_equal_bytes(summary, costs, budget)) is not None
+    }
+    findings = tuple(_finding(summary, costs, scope, budget, equal.get(budget)) for budget in contests)
+    trades = _trades(best_trades(summary, costs)) if scope == MEAN else ""
+    return GridVerdict(_headline(contests, equal), findings, _basis(summary), trades)
 
 
 def refusal(gate: Gate) -> GridVerdict:
@@ -73,12 +83,11 @@ def budget_list(budgets: Sequence[Budget]) -> str:
     return " and at ".join(listing(texts) + after for texts, after in ((shares, " eviction"), (others, "")) if texts)
 
 
-def _headline(summary: Summary, equal: Mapping[Budget, EqualBytes]) -> str:
+def _headline(contests: Mapping[Budget, Contest], equal: Mapping[Budget, EqualBytes]) -> str:
     wins: dict[str, list[Budget]] = {}
     undecided = []
-    for budget in summary.budgets:
-        contest = summary.contests.get((budget, MEAN))
-        if contest is None or not contest.lead:
+    for budget, contest in contests.items():
+        if not contest.lead:
             continue
         if len(contest.leading) == 1:
             wins.setdefault(contest.best, []).append(budget)
@@ -96,12 +105,12 @@ def _headline(summary: Summary, equal: Mapping[Budget, EqualBytes]) -> str:
     return " ".join(sentences)
 
 
-def _finding(summary: Summary, costs: Sequence[Cost], budget: Budget, equal: EqualBytes | None) -> Finding:
-    contest = summary.contests[budget, MEAN]
-    cells = {method: cell for (method, b, name), cell in summary.cells.items() if (b, name) == (budget, MEAN)}
+def _finding(summary: Summary, costs: Sequence[Cost], scope: str, budget: Budget, equal: EqualBytes | None) -> Finding:
+    contest = summary.contests[budget, scope]
+    cells = {method: cell for (method, b, name), cell in summary.cells.items() if (b, name) == (budget, scope)}
     decided = bool(contest.lead) and len(contest.leading) == 1
     body = _body(contest, cells)
-    against_full = _against_full(contest.best, summary.against_full(contest.best, budget))
+    against_full = _against_full(contest.best, summary.against_full(contest.best, budget, scope))
     cost = next((_cost_text(c) for c in costs if (c.method, c.budget) == (contest.best, budget)), "")
     title, text = _title(contest, cells), f"{body} {against_full}".strip()
     return Finding(budget, contest.best, decided, title, text, cost, _equal_text(equal) if equal is not None else "")
@@ -157,7 +166,7 @@ def _tie_text(contest: Contest, cells: Mapping[str, Interval]) -> str:
     tied = [f"{m} ({100 * cells[m].mean:.1f}%)" for m in contest.leading[1:]]
     behind = len(contest.lead) - len(tied)
     rest = (
-        f" {_count(behind, 'other method')} {'is' if behind == 1 else 'are'} worse by more than noise."
+        f" {counted(behind, 'other method')} {'is' if behind == 1 else 'are'} worse by more than noise."
         if behind
         else ""
     )
@@ -175,8 +184,9 @@ def _against_full(method: str, difference: Difference | None) -> str:
 
 def _basis(summary: Summary) -> str:
     many = len(summary.benchmarks)
-    counts = f"{sample_counts(summary)} samples each"
-    text = f"Mean over {_count(many, 'benchmark')}, {counts}, the same for every method that is ranked."
+    counts = sample_counts(summary)
+    samples = "1 sample" if counts == "1" else f"{counts} samples"
+    text = f"Mean over {counted(many, 'benchmark')}, {samples} each, the same for every method that is ranked."
     if (least := summary.detectable_lead) is not None:
         text += f" A lead of about {100 * least:.0f} points would show in 4 of 5 such comparisons."
     return " ".join([text, *summary.caveats])
@@ -184,7 +194,3 @@ def _basis(summary: Summary) -> str:
 
 def _limits(difference: Difference) -> str:
     return f"95% interval {signed(difference.low)} to {signed(difference.high)}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

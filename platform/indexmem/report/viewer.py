@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from indexmem.config.budget import Budget
 from indexmem.report.pack import percents
-from indexmem.report.text import visible
+from indexmem.report.text import references_text, visible
 from indexmem.results.schema import FULL_LABEL, KEY
 
 MAX_VALUES = 4_000_000  # token shares in one report
@@ -78,7 +78,7 @@ def _sample(
         "id": sample_id,
         "benchmark": asked["benchmark"][0].as_py(),
         "question": visible(retention["question"][numbers[0]].as_py() or ""),
-        "references": list(map(visible, references)),
+        "references": references_text(references, asked["labels"][0].as_py()),
         "tokens": list(map(visible, tokens)),
         "marked": find_tokens(tokens, references),
         "cells": [

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from indexmem.config.budget import Budget, Kind
 from indexmem.report.figures.base import MAX_DIRECT_LABELS, frame, label_ends, line, mark_full
 from indexmem.report.palette import style
+from indexmem.report.text import counted
 from indexmem.results.intervals import Interval
 from indexmem.results.summary import MEAN, Summary
 
@@ -33,8 +34,11 @@ def score_curve(summary: Summary, benchmark: str = MEAN, kind: Kind = "ratio") -
 
 
 def benchmark_title(summary: Summary, benchmark: str) -> str:
-    """'niah_single_1', 'Mean over 13 benchmarks'."""
-    return f"Mean over {len(summary.benchmarks)} benchmarks" if benchmark == MEAN else benchmark
+    """'niah_single_1', 'Mean over 13 benchmarks'; of a single benchmark the mean is its score."""
+    if benchmark != MEAN:
+        return benchmark
+    one = len(summary.benchmarks) == 1
+    return summary.benchmarks[0] if one else f"Mean over {counted(len(summary.benchmarks), 'benchmark')}"
 
 
 def curve(

@@ -8,8 +8,31 @@ const showModels = () => {
 };
 modelFilter?.addEventListener("change", () => { showModels(); tell("model"); });
 
+// The verdict over one benchmark in place of that over their mean.
+const drawVerdicts = async (wanted) => {
+  for (const view of all("#verdict .view")) {
+    const [headline, findings] = (await scorecards[view.dataset.model]).verdicts[wanted] ?? ["", []];
+    const block = view.querySelector(".by-benchmark");
+    [block.hidden, view.querySelector(".overall").hidden] = [!headline, !!headline];
+    block.querySelector(".headline").textContent = `On ${wanted}: ${headline}`;
+    block.querySelector(".note").textContent = `${wanted} alone; choose all benchmarks for means, equal bytes and the best trades.`;
+    block.querySelector(".findings").replaceChildren(...findings.map((found) => {
+      const item = make("li", "", found.decided ? "decided" : "");
+      const budget = make("span", ` ${found.kind}`, "budget");
+      budget.prepend(make("b", found.budget));
+      const said = make("div");
+      said.append(make("h3", found.title), make("p", found.text));
+      const open = Object.assign(make("button", "Samples", "open"), { type: "button" });
+      Object.assign(open.dataset, { open: view.dataset.model, method: found.best, budget: found.budget, benchmark: wanted });
+      item.append(budget, said, open);
+      return item;
+    }));
+  }
+};
+
 const showBenchmarks = () => {
   const wanted = benchmarkFilter.value;
+  drawVerdicts(wanted);
   for (const panel of all("[data-benchmark].panel")) panel.hidden = wanted !== "" && panel.dataset.benchmark !== wanted;
   tell("benchmark");
 };

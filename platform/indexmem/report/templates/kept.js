@@ -24,7 +24,7 @@ const showExample = async (method, budget) => {
   here = -1;
   $("question").hidden = !example.question;
   $("question").lastElementChild.textContent = example.question;
-  $("references").textContent = example.references.join("  or  ") || "none";
+  $("references").textContent = example.references || "none";
   const methods = unique(example.cells.map((cell) => cell.method));
   fill(picks.method, methods.map((name) => [name, name]), method);
   showMethod(budget);

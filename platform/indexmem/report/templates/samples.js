@@ -109,7 +109,7 @@ const card = (pair) => {
     head.append(button);
   }
   const reference = make("p", "Reference: ", "reference");
-  reference.append(make("span", pair.group.references[pair.i].join("  or  ") || "none", "verbatim"));
+  reference.append(make("span", pair.group.references[pair.i] || "none", "verbatim"));
   const answers = make("div", "", "answers-pair");
   answers.append(answer(pair.mine, pair, pair.a, see.method.value), answer(pair.other, pair, pair.b, see.against.value));
   item.append(head, reference, answers);

@@ -57,12 +57,38 @@ const drawByTask = async (block) => {
   table.replaceChildren(make("caption", `Scores by benchmark at ${budget}, in %, with 95% intervals.`), thead, tbody);
 };
 
+// The table of means shows one benchmark where the page is filtered to it.
+const drawOverview = async (table) => {
+  const { card, cells, held } = await lookups[table.dataset.view];
+  const wanted = benchmarkFilter.value;
+  if (wanted && !card.benchmarks.includes(wanted)) return;
+  const captions = table.caption.querySelector("b");
+  captions.textContent = wanted || captions.dataset.mean;
+  for (const row of table.querySelectorAll("tr[data-method]")) {
+    const shown = [...row.querySelectorAll("td")].map((td) => {
+      const { method, budget } = td.dataset;
+      const next = scoreCell(cells.get(cellKey(method, budget, wanted)), table.dataset.view, method, budget, wanted);
+      Object.assign(next.dataset, { method, budget, costly: td.dataset.costly });
+      const small = make("small", held.get(`${method}\n${budget}`) ?? "", td.dataset.costly ? "costly" : "");
+      next.querySelector("button")?.append(small);
+      return next;
+    });
+    row.replaceChildren(row.firstElementChild, ...shown);
+  }
+  const full = table.querySelector("tr.full td");
+  const cell = cells.get(cellKey(FULL, card.budgets.find((b) => cells.has(cellKey(FULL, b, wanted))), wanted));
+  if (!full || !cell) return;
+  full.querySelector("b").textContent = points(cell.interval[0]);
+  full.querySelector("small").textContent = `${points(cell.interval[1])} to ${points(cell.interval[2])}`;
+};
+
+const overviews = all('[data-kind="overview"]');
 const byTask = all(".by-task");
 for (const block of byTask) {
   block.querySelector("select").addEventListener("change", () => drawByTask(block));
   drawByTask(block);
 }
-listen("benchmark", () => byTask.forEach(drawByTask));
+listen("benchmark", () => { byTask.forEach(drawByTask); overviews.forEach(drawOverview); });
 
 addEventListener("click", (event) => {
   const from = event.target.closest?.("[data-open]");
