@@ -32,34 +32,57 @@ def run(hidden, code):
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.mark.parametrize(
-    ("hidden", "module", "extra"),
-    [
-        (RAY, "indexmem.cluster.connection", "ray"),
-        (RAY, "indexmem.sweep.plan", "ray"),
-        (RAY, "indexmem.evaluate.crew", "ray"),
-        (RAY, "indexmem.distill.train", "ray"),
-        (RAY, "indexmem.progress.ray_metrics", "ray"),
-        (MLFLOW, "indexmem.tracking.mlflow_sink", "mlflow"),
-        (REPORT, "indexmem.report.html", "report"),
-    ],
-)
-def test_an_import_names_the_extra(hidden, module, extra):
-    done = run(hidden, f"import {module}")
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert f"pip install 'indexmem[{extra}]'" in last
-    assert last.startswith("indexmem.extras.MissingExtra")
+NEEDS = {
+    "ray": (
+        RAY,
+        *("indexmem.cluster.connection", "indexmem.sweep.plan", "indexmem.evaluate.crew", "indexmem.distill.train"),
+        "indexmem.progress.ray_metrics",
+    ),
+    "mlflow": (MLFLOW, "indexmem.tracking.mlflow_sink"),
+    "report": (REPORT, "indexmem.report.html"),
+}
 
 
-@pytest.mark.parametrize("name", ["niah_single_2", "longbench", "math500"])
-def test_a_benchmark_names_its_extra_before_anything_is_evaluated(name, tmp_path):
+@pytest.mark.parametrize("extra", NEEDS)
+def test_an_import_names_the_extra(extra):
+    hidden, *modules = NEEDS[extra]
+    done = run(hidden, f"""
+        from importlib import import_module
+        for module in {modules}:
+            try:
+                import_module(module)
+            except ImportError as error:
+                print(type(error).__name__, error)
+    """)  # fmt: skip
+    said = done.stdout.splitlines()
+    assert len(said) == len(modules), done.stderr
+    assert all(line.startswith("MissingExtra ") and f"pip install 'indexmem[{extra}]'" in line for line in said)
+
+
+def test_benchmarks_name_their_extra_before_anything_is_evaluated(tmp_path):
+    names = ["niah_single_2", "longbench", "math500"]
     done = run(BENCHMARKS, f"""
         import indexmem
-        indexmem.run_grid("testbed", methods=["knorm"], benchmarks=[{name!r}], samples=1, length=512,
-                          settings={{"run.root": {str(tmp_path)!r}}})
+        for name in {names}:
+            try:
+                indexmem.run_grid("testbed", methods=["knorm"], benchmarks=[name], samples=1, length=512,
+                                  settings={{"run.root": {str(tmp_path)!r}}})
+            except indexmem.errors.UserError as error:
+                print(error)
     """)  # fmt: skip
-    assert "pip install 'indexmem[benchmarks]'" in done.stderr.strip().splitlines()[-1]
+    said = done.stdout.splitlines()
+    assert len(said) == len(names), done.stderr
+    assert all("pip install 'indexmem[benchmarks]'" in line for line in said)
+
+
+def test_neither_a_cache_nor_a_press_imports_ray_or_mlflow():
+    done = run((), """
+        from indexmem import IndexMemCache
+        print({"ray", "mlflow", "indexmem.eviction.press"} & set(sys.modules))
+        import indexmem.eviction.press
+        print({"ray", "mlflow"} & set(sys.modules))
+    """)  # fmt: skip
+    assert done.stdout.split() == ["set()", "set()"], done.stderr
 
 
 def test_a_command_says_it_in_a_line(tmp_path):
