@@ -22,7 +22,13 @@ OTHERS = (
 
 
 def spec_of(root, benchmarks, length: int) -> Experiment:
-    settings = ["grid.methods=[full, knorm]", "grid.ratios=[0.5]", "grid.samples=1", "grid.max_new_tokens=4"]
+    settings = [
+        "model.id=testbed",
+        "grid.methods=[full, knorm]",
+        "grid.ratios=[0.5]",
+        "grid.samples=1",
+        "grid.max_new_tokens=4",
+    ]
     where = [f"run.root={root}", f"grid.benchmarks=[{', '.join(benchmarks)}]", f"grid.length={length}"]
     return with_overrides(Experiment(), settings + where)
 
@@ -30,7 +36,7 @@ def spec_of(root, benchmarks, length: int) -> Experiment:
 @pytest.mark.model
 def test_every_task_runs_on_a_real_model(tmp_path):
     rows, evaluator = [], None
-    for benchmarks, length in ((OTHERS, 320), (ROOMY, 768)):
+    for benchmarks, length in ((OTHERS, 320), (ROOMY, 896)):
         spec = spec_of(tmp_path, benchmarks, length)
         grid = plan(spec)
         if evaluator is None:

@@ -1,4 +1,7 @@
-"""Each benchmark once with a real model: from local files in the published layouts to finished rows."""
+"""Each benchmark once with a real model: from local files in the published layouts to finished rows.
+
+The testbed where any model will do, which is twenty times as fast; a language model where the answer must be right.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,15 @@ from pathlib import Path
 import pytest
 from grids import remaining
 
+from indexmem.benchmarks.longbench.sets import SETS as PUBLISHED
 from indexmem.config.load import validate
+from indexmem.config.schema import ModelConfig
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.grid import plan
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
 from indexmem.models.backbone import load_backbone
+from indexmem.models.prompt import PromptFormat, encode
 
 pytestmark = pytest.mark.model
 
@@ -40,19 +46,23 @@ SETS = {
 }
 
 
+DEFAULT, TESTBED = ModelConfig().id, {"id": "testbed"}
+
+
 @pytest.fixture(scope="module")
-def backbone():
-    return load_backbone(validate({}, "test").model)
+def backbones():
+    return {name: load_backbone(validate({"model": {"id": name}}, "test").model) for name in (DEFAULT, "testbed")}
 
 
 @pytest.fixture
-def run(backbone, tmp_path):
+def run(backbones, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("The sky is blue. The grass is green. Nobody knows why. " * 40)
 
     def evaluate(grid, **sections):
         usual = {"methods": ["full", "knorm"], "ratios": [0.5], "samples": 1, "length": 1024, "haystack": str(text)}
         experiment = validate({"run": {"root": str(tmp_path)}, "grid": usual | grid} | sections, "test")
+        backbone = backbones[experiment.model.id]
         planned = plan(experiment)
         context = MethodContext(backbone.geometry)
         methods = {label: make_method(config, context) for label, config in planned.methods.items()}
@@ -70,16 +80,18 @@ def lines(path: Path, *rows) -> str:
 
 
 @pytest.mark.parametrize("protocol", ["official", "kvpress"])
-def test_longbench(run, tmp_path, protocol):
+def test_longbench(run, backbones, tmp_path, protocol):
     for name, item in SETS.items():
         lines(tmp_path / f"{name}.jsonl", item)
     params = {"path": str(tmp_path), "protocol": protocol, "sets": list(SETS)}
     grid = {"benchmarks": [{"name": "longbench", "params": params}], "max_new_tokens": 8, "methods": ["full"]}
-    rows = {row["benchmark"].removeprefix("longbench_"): row for row in run(grid)}
+    rows = {row["benchmark"].removeprefix("longbench_"): row for row in run(grid, model=TESTBED)}
     assert {row["protocol"] for row in rows.values()} == {protocol}
     assert json.loads(rows["trec"]["labels"])["category"] == "few-shot learning"
     if protocol == "official":
-        assert rows["lcc"]["context_tokens"] < 25, "no chat template"
+        tokenizer = backbones["testbed"].tokenizer
+        plain = PromptFormat.of(tokenizer, chat=False).context(PUBLISHED["lcc"].prompt.head + SETS["lcc"]["context"])
+        assert rows["lcc"]["context_tokens"] == len(encode(tokenizer, plain)), "no chat template"
         assert "\n" not in rows["samsum"]["prediction"].rstrip("\n")
 
 
@@ -107,7 +119,7 @@ def test_maths_within_a_budget(run, tmp_path, name, answer):
     grid = {"benchmarks": [{"name": name, "params": params}], "methods": ["full", "knorm"]}
     grid |= {"ratios": [], "budgets": ["40 tokens", "48 tokens"]}
     grid |= {"decoding": {"temperature": 0.7, "repeats": 2}}
-    rows = run(grid, eviction={"decode_budget": "budget", "decode_every": 8, "decode_window": 16})
+    rows = run(grid, model=TESTBED, eviction={"decode_budget": "budget", "decode_every": 8, "decode_window": 16})
     cells = [("full", "0%"), ("knorm", "40 tokens"), ("knorm", "48 tokens")]
     assert sorted((row["method"], row["budget"], row["repeat"]) for row in rows) == [
         (*cell, repeat) for cell in cells for repeat in (0, 1)
