@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import shutil
 
 import pytest
 import two_weeks
@@ -241,28 +242,37 @@ def test_a_first_night_without_any_row_is_a_failure(tmp_path):
     assert (verdict.status, verdict.headline) == ("failures", "Failures: a suite has no rows.")
 
 
-def test_times_warn_on_the_same_device_only(spec, tonight):
-    fill(tonight, decode_seconds=30.0)
-    verdict = judged(spec, tonight)
-    assert verdict.status == "fine"
-    assert [(s.method, s.measure) for s in verdict.slowdowns] == [("all methods", "decoding a batch")]
-    assert verdict.headline == "Fine: 2 cells as on the 2 nights before; slower: all methods."
-    other = Nights.of(spec).night(date(3))
-    fill(other, decode_seconds=90.0, device="another")
-    assert judged(spec, other).slowdowns == ()
+@pytest.fixture
+def later(spec, tonight):
+    """The night after three that took equally long."""
+    fill(tonight)
+    judged(spec, tonight)
+    return Nights.of(spec).night(date(3))
 
 
-def test_a_loaded_machine_and_what_nobody_feels_are_not_slower(spec, tonight):
-    slow = {"prefill_seconds": 24.4, "score_seconds": 0.72, "decode_seconds": 38.4}
-    fill(tonight, **slow)
-    assert judged(spec, tonight).slowdowns == ()
-    later = Nights.of(spec).night(date(3))
-    fill(later, score_seconds=0.4)  # more than twice as long, and a thirtieth of the prefill
-    assert judged(spec, later).slowdowns == ()
-    last = Nights.of(spec).night(date(4))
-    fill(last, score_seconds=lambda method: 1.8 if method == "knorm" else 0.18)
-    (slow,) = judged(spec, last).slowdowns
-    assert (slow.method, slow.measure, round(slow.now, 2)) == ("knorm", "scoring a context", 0.3)
+def slower(spec, night, **columns):
+    """Of a night with these columns."""
+    shutil.rmtree(night.folder, ignore_errors=True)
+    fill(night, **columns)
+    return [(slow.method, slow.measure) for slow in judged(spec, night).slowdowns]
+
+
+def test_times_warn_on_the_same_device_after_three_nights(spec, tonight, later):
+    assert slower(spec, later, decode_seconds=30.0) == [("all methods", "decoding a batch")]
+    assert later.verdict().headline == "Fine: 2 cells as on the 3 nights before; slower: all methods."
+    scoring = lambda method: 1.8 if method == "knorm" else 0.18  # noqa: E731
+    assert slower(spec, later, score_seconds=scoring) == [("knorm", "scoring a context")]
+    assert slower(spec, later, decode_seconds=30.0, device="another") == []
+    assert slower(spec, tonight, decode_seconds=30.0) == [], "two nights tell of no spread"
+
+
+def test_a_loaded_machine_and_what_nobody_feels_are_not_slower(spec, tonight, later):
+    assert slower(spec, later, prefill_seconds=24.4, score_seconds=0.72, decode_seconds=38.4) == []
+    assert slower(spec, later, score_seconds=0.4) == [], "twice as long, and a thirtieth of the prefill"
+    for number, night in enumerate(Nights.of(spec).all()):
+        slower(spec, night, prefill_seconds=0.001, score_seconds=0.0001, decode_seconds=0.01 + 0.01 * number)
+    assert slower(spec, later, prefill_seconds=0.001, score_seconds=0.004, decode_seconds=0.05) == [], "load and clocks"
+    assert slower(spec, later, prefill_seconds=0.001, score_seconds=0.04, decode_seconds=0.05) != []
 
 
 def test_other_samples_are_new_and_those_of_before_lost(spec, tonight):

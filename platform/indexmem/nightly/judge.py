@@ -70,7 +70,7 @@ def judge(
         for suite, rows in tonight.items()
     ]
     slower = [
-        slowdowns(suite, rows.times, [each[suite].times for each in known[: len(counted)]], spec.compare.slower)
+        slowdowns(suite, rows.times, [each[suite].times for each in known], spec.compare)
         for suite, rows in tonight.items()
     ]
     return NightVerdict(

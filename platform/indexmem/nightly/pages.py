@@ -12,11 +12,11 @@ from markupsafe import Markup
 from indexmem.config.section import Section
 from indexmem.files import write_whole
 from indexmem.nightly.night import Night, Nights
+from indexmem.nightly.significance import ENOUGH_NIGHTS
 from indexmem.nightly.trend import Trend
 from indexmem.nightly.verdict import Change, MethodScore, NightVerdict, SuiteOutcome
 from indexmem.progress.status import duration
 
-ENOUGH_NIGHTS = 3  # two that are equal by chance look like a method that always answers alike
 UNKNOWN_SPREAD = (
     f"Before there are {ENOUGH_NIGHTS} earlier nights, that does not hold for modules that every night trains anew: "
     "how far chance alone moves them is unknown."

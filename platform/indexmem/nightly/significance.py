@@ -25,6 +25,7 @@ from scipy import stats
 from indexmem.results.units import Floats, Labels
 
 TICKS = 100  # scores are rounded to hundredths, on all nights alike: that leaves the test exact and the sums few
+ENOUGH_NIGHTS = 3  # that tell a spread: two that are equal by chance look like what is alike every night
 ROUNDING = 1e-12  # a spread below this is that of floats
 
 

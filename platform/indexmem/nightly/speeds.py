@@ -5,14 +5,19 @@ moment before. A loaded or slower machine slows both, so that night by night the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import mean
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from indexmem.config.nightly import CompareConfig
+from indexmem.nightly.significance import ENOUGH_NIGHTS, Wander
 from indexmem.nightly.verdict import Slowdown
 
 TIME_COLUMNS = ("method", "device", "prefill_seconds", "score_seconds", "decode_seconds")
 NOTICEABLE = 0.05  # of a prefill: what a method loses below that, nobody feels
+LEAST_SECONDS = 0.005  # shorter times count as this: what else a machine does blurs them
 ALL = "all methods"  # whose answers are decoded together
 WHAT = {"score_seconds": "scoring a context", "decode_seconds": "decoding a batch"}
 MEDIAN = "approximate_median"
@@ -25,7 +30,8 @@ def times_of(finished: pa.Table) -> Times:
     rows = finished.filter(pc.greater(finished["prefill_seconds"], 0))
     shares = rows.select(["method", "device"])
     for column in WHAT:
-        shares = shares.append_column(column, pc.divide(rows[column], rows["prefill_seconds"]))
+        seconds, prefill = (pc.max_element_wise(rows[name], LEAST_SECONDS) for name in (column, "prefill_seconds"))
+        shares = shares.append_column(column, pc.divide(seconds, prefill))
     scoring = shares.group_by(["method", "device"], use_threads=False).aggregate([("score_seconds", MEDIAN)])
     decoding = shares.group_by(["device"], use_threads=False).aggregate([("decode_seconds", MEDIAN)])
     decoding = decoding.append_column("method", pa.array([ALL] * len(decoding)))
@@ -37,11 +43,13 @@ def times_of(finished: pa.Table) -> Times:
     }
 
 
-def slowdowns(suite: str, tonight: Times, earlier: Sequence[Times], factor: float) -> list[Slowdown]:
-    """Times that are noticeably more than `factor` of those on every earlier night with the same device."""
+def slowdowns(suite: str, tonight: Times, earlier: Sequence[Times], config: CompareConfig) -> list[Slowdown]:
+    """Times that are noticeably longer than on every earlier night with the same device, and beyond their spread."""
     found = []
     for key, now in sorted(tonight.items()):
-        before = max((night[key] for night in earlier if key in night), default=now)
-        if 0 < factor * before < now and now > before + NOTICEABLE:
-            found.append(Slowdown(suite=suite, method=key[0], measure=key[1], before=before, now=now))
+        nights = [night[key] for night in earlier if key in night]
+        if len(nights) < ENOUGH_NIGHTS or now < config.slower * max(nights) or now < max(nights) + NOTICEABLE:
+            continue
+        if Wander.of(-np.log([[now, *nights]])).tail() <= config.level:
+            found.append(Slowdown(suite=suite, method=key[0], measure=key[1], before=mean(nights), now=now))
     return found
