@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from report_rows import make_row
 
-from indexmem.config.nightly import CompareConfig, NightlySpec, SuiteConfig
+from indexmem.config.nightly import LAST_LOSSES, CompareConfig, NightlySpec, SuiteConfig
 from indexmem.config.schema import RunConfig
 from indexmem.files import write_whole
-from indexmem.nightly.judge import Earlier, Losses, judge
+from indexmem.nightly.judge import Earlier, judge
 from indexmem.nightly.night import Night, Nights, StepRecord
 from indexmem.nightly.steps import NightStep, steps_of
 from indexmem.nightly.verdict import NightVerdict
@@ -62,9 +63,11 @@ def fill(
     night.save(night.record().updated("tiny/eval", StepRecord(status="done", exit_code=0, seconds=60.0)))
 
 
-def judged(spec: NightlySpec, night: Night, losses: Losses | None = None) -> NightVerdict:
-    """The night's verdict, stored."""
-    verdict = judge(spec, night, steps(spec, night), Earlier.of(Nights.of(spec), night, spec.compare), losses)
+def judged(spec: NightlySpec, night: Night, losses: Mapping[str, float] | None = None) -> NightVerdict:
+    """The night's verdict, stored; `losses`: of a training."""
+    if losses:
+        write_whole(night.make_suite("tiny") / LAST_LOSSES, json.dumps(losses))
+    verdict = judge(spec, night, steps(spec, night), Earlier.of(Nights.of(spec), night, spec.compare))
     write_whole(night.verdict_file, verdict.model_dump_json())
     return verdict
 

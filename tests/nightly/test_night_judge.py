@@ -153,10 +153,10 @@ def test_a_training_whose_loss_rises_is_a_regression_where_scores_show_none(spec
     for number, loss in ((2, 0.20), (3, 0.21), (4, 0.20), (5, 0.22)):
         night = nights.night(date(number))
         fill(night)
-        assert judged(spec, night, {"tiny": {"loss indexer": loss}}).status == "fine"
+        assert judged(spec, night, {"loss indexer": loss}).status == "fine"
     later = nights.night(date(6))
     fill(later)
-    verdict = judged(spec, later, {"tiny": {"loss indexer": 0.5}})
+    verdict = judged(spec, later, {"loss indexer": 0.5})
     assert (verdict.status, verdict.regressions) == ("regression", ())
     assert verdict.headline == "Regression: loss indexer 0.21 -> 0.5."
     assert nights.reference(date(7), spec.compare)[0] == nights.night(date(5))

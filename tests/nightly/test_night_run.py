@@ -13,7 +13,9 @@ from tiny_models import save_tiny_model
 from tiny_tokenizers import TEXT
 
 from indexmem.cli import main
+from indexmem.commands import nightly_step
 from indexmem.commands.nightly import BUSY, run_night
+from indexmem.config.load import load
 from indexmem.distill.history import History
 from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
@@ -101,8 +103,8 @@ def test_the_page_is_named_by_the_address_that_serves_it(spec, capsys, monkeypat
         assert f"Page: {expected}\n" in capsys.readouterr().out
 
 
-def test_losses_of_trainings_are_in_the_verdict(spec, tmp_path):
-    """Of a real training's folder, with a history as trainings write it."""
+def test_a_training_leaves_its_losses_for_the_verdict(spec, tmp_path, monkeypatch):
+    """Those of a history as trainings write it, by the step's own process."""
     save_tiny_model(tmp_path / "model")
     (tmp_path / "text.txt").write_text(TEXT)
     training = {"texts": [str(tmp_path / "text.txt")], "length": 96}
@@ -111,13 +113,15 @@ def test_losses_of_trainings_are_in_the_verdict(spec, tmp_path):
     suite = spec.suites[0].model_copy(update={"verbs": ("distill", "eval")})
     evaluate = Suite(spec, 0)
 
-    def execute(step, limits):
-        if step.verb == "eval":
-            return evaluate(step, limits)
+    def train(arguments):
         rows = [{"step": number, "loss": 1.0 - 0.01 * number, "loss_memory": 2.0} for number in range(20)]
-        History(DistillRun.of(step.experiment).history).write(rows)
+        History(DistillRun.of(load(arguments[1])).history).write(rows)
         return 0
 
+    def execute(step, limits):
+        return evaluate(step, limits) if step.verb == "eval" else nightly_step.run_alone([step.verb, str(step.spec)])
+
+    monkeypatch.setattr(nightly_step, "main", train)
     assert run_night(spec.model_copy(update={"suites": (suite,)}), date(0), execute=execute) == 0
     (outcome,) = evaluate.night.verdict().suites
     assert {loss.module: round(loss.now, 3) for loss in outcome.losses} == {"loss indexer": 0.855, "loss memory": 2.0}

@@ -125,7 +125,7 @@ def _verdict(spec: NightlySpec, number: int, each: SyntheticNight) -> NightVerdi
     freeze_specs(night, steps(spec, night))
     if each.score is not None:
         fill(night, each.score, grid["methods"], grid["samples"], **each.columns)
-    return judged(spec, night, {"tiny": {"loss indexer": each.loss}})
+    return judged(spec, night, {"loss indexer": each.loss})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from math import isfinite
 from signal import Signals
 
 from indexmem.config.nightly import NightlySpec
@@ -100,22 +99,10 @@ def _begin(night: Night, steps: Sequence[NightStep], check: bool) -> None:
 def _judge(
     spec: NightlySpec, nights: Nights, night: Night, steps: Sequence[NightStep], earlier: Earlier
 ) -> NightVerdict:
-    verdict = judge(spec, night, steps, earlier, _last_losses(night, steps))
+    verdict = judge(spec, night, steps, earlier)
     write_pages(night, verdict, nights.verdicts(night.date, TREND_NIGHTS))
     write_whole(night.verdict_file, verdict.model_dump_json(indent=1))  # last: with it, the night is judged
     return verdict
-
-
-def _last_losses(night: Night, steps: Sequence[NightStep]) -> dict[str, dict[str, float]]:
-    """Suite -> 'loss <module>' -> its loss over the last steps, where a suite trained."""
-    from indexmem.distill.history import recent_losses
-    from indexmem.distill.runs import DistillRun  # torch, which would lie in memory while the steps work
-
-    record = night.record()
-    done = [step for step in steps if step.verb == "distill" and record.of(step.name).status == "done"]
-    histories = {step.suite: DistillRun.of(step.experiment).read_history() for step in done}
-    found = {suite: recent_losses(history) for suite, history in histories.items() if history}
-    return {suite: {name: loss for name, loss in losses.items() if isfinite(loss)} for suite, losses in found.items()}
 
 
 def _publish(spec: NightlySpec, night: Night, verdict: NightVerdict) -> str:

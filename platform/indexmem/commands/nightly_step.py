@@ -6,6 +6,8 @@ asked to stop. Stopping takes a while, so the verb of a night that was started a
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import signal
 import sys
@@ -14,6 +16,9 @@ import time
 from pathlib import Path
 
 from indexmem.cli import main
+from indexmem.config.load import load
+from indexmem.config.nightly import LAST_LOSSES
+from indexmem.files import write_whole
 from indexmem.locks.leases import hold
 from indexmem.nightly.process import SOME_FAILED
 
@@ -29,10 +34,22 @@ def end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def keep_losses(spec: Path) -> None:
+    """Write each module's loss over the last steps beside the spec, for the night's verdict."""
+    from indexmem.distill.history import recent_losses
+    from indexmem.distill.runs import DistillRun  # torch, which the training has loaded
+
+    if history := DistillRun.of(load(spec)).read_history():
+        losses = {name: loss for name, loss in recent_losses(history).items() if math.isfinite(loss)}
+        write_whole(spec.parent / LAST_LOSSES, json.dumps(losses))
+
+
 def run_alone(arguments: list[str]) -> int:
     """Run the verb once no other process runs one on the same spec. Returns its exit code, with SOME_FAILED for 1."""
     with hold(Path(arguments[1]).parent / "leases", "step", wait=lambda lease: None):
         code = main(arguments)
+    if arguments[0] == "distill" and code == 0:
+        keep_losses(Path(arguments[1]))
     return SOME_FAILED if code == 1 else code
 
 

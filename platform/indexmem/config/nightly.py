@@ -22,6 +22,7 @@ Verb = Literal["distill", "sweep", "eval"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Hours = Annotated[float, Field(gt=0)]
 MODULES = "distill"  # folder of a night that its suites share
+LAST_LOSSES = "losses.json"  # in a suite's run root: what its training ended with
 
 
 class SuiteConfig(Section):

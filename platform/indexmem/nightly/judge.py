@@ -22,7 +22,6 @@ from indexmem.nightly.verdict import Lost, MethodScore, ModuleLoss, NightVerdict
 
 SPREAD_NIGHTS = 20  # newest nights that tell how far nights are apart; each costs the reading of its rows
 
-Losses = Mapping[str, Mapping[str, float]]  # suite -> trained module -> its last loss
 NightRows = Mapping[str, SuiteRows]  # suite -> its rows
 
 
@@ -45,10 +44,8 @@ class Earlier:
         return [*self.reference[: config.nights], *filter(None, [self.whole, self.good])]
 
 
-def judge(
-    spec: NightlySpec, night: Night, steps: Sequence[NightStep], earlier: Earlier, losses: Losses | None = None
-) -> NightVerdict:
-    """Compare a night with those before. `losses`: of tonight's trainings."""
+def judge(spec: NightlySpec, night: Night, steps: Sequence[NightStep], earlier: Earlier) -> NightVerdict:
+    """Compare a night with those before."""
     suites = list(dict.fromkeys(step.suite for step in steps))
     tonight, *known = [_read(other, suites) for other in (night, *earlier.reference)]
     counted = earlier.reference[: spec.compare.nights]
@@ -65,7 +62,7 @@ def judge(
             [step for step in steps if step.suite == suite],
             rows,
             [pair for pair in methods if pair.suite == suite],
-            _module_losses(suite, (losses or {}).get(suite, {}), earlier.reference, spec.compare),
+            _module_losses(rows.losses, [each[suite].losses for each in known], spec.compare),
         )
         for suite, rows in tonight.items()
     ]
@@ -84,7 +81,7 @@ def judge(
         regressions=tuple(regressions(families, spec.compare)),
         improvements=tuple(improvements(families, spec.compare)),
         slowdowns=tuple(chain.from_iterable(slower)),
-        lost=tuple(_lost(earlier.whole, tonight, losses or {})),
+        lost=tuple(_lost(earlier.whole, tonight)),
         changed=tuple(chain.from_iterable(changes(suite, good[suite].facts, tonight[suite].facts) for suite in suites)),
         changed_since=earlier.good.date if earlier.good else None,
         flips=tuple(flips(cells)),
@@ -127,10 +124,9 @@ def _method_scores(scores: NightScores, pairs: Sequence[Pair]) -> Iterable[Metho
 
 
 def _module_losses(
-    suite: str, tonight: Mapping[str, float], earlier: Sequence[Night], config: CompareConfig
+    tonight: Mapping[str, float], nights: Sequence[Mapping[str, float]], config: CompareConfig
 ) -> Iterable[ModuleLoss]:
     """A loss is worse by the rules of scores: larger than on each night, by a factor, and beyond the nights' spread."""
-    nights = [verdict.losses(suite) for night in earlier if (verdict := night.verdict())]
     for module, now in tonight.items():
         before = [night[module] for night in nights if module in night][: config.nights]
         worse = bool(before) and now > config.loss * max(before)
@@ -138,20 +134,20 @@ def _module_losses(
         yield ModuleLoss(module=module, now=now, before=mean(before) if before else None, worse=certain)
 
 
-def _lost(whole: Night | None, tonight: NightRows, losses: Losses) -> Iterable[Lost]:
-    """What the whole night asked and tonight did not, whatever the answers were."""
+def _lost(whole: Night | None, tonight: NightRows) -> Iterable[Lost]:
+    """What the whole night asked or trained and tonight did not, whatever the answers were."""
     verdict = whole.verdict() if whole else None
     if whole is None or verdict is None:
         return
-    for suite in verdict.suites:
-        asked = tonight[suite.name].asked if suite.name in tonight else {}
-        for cell, samples in sorted(SuiteRows.read(whole.suite(suite.name)).asked.items()):
-            missing = samples - asked.get(cell, 0)
+    for suite, before in _read(whole, [suite.name for suite in verdict.suites]).items():
+        now = tonight.get(suite)
+        for cell, samples in sorted(before.asked.items()):
+            missing = samples - (now.asked.get(cell, 0) if now else 0)
             if missing > 0:
                 where = f"{cell.budget}, {cell.benchmark}"
-                yield Lost(suite=suite.name, method=cell.method, where=where, samples=missing)
-        for module in {loss.module for loss in suite.losses} - set(losses.get(suite.name, {})):
-            yield Lost(suite=suite.name, method=module, where="training", samples=0)
+                yield Lost(suite=suite, method=cell.method, where=where, samples=missing)
+        for module in sorted(before.losses.keys() - (now.losses.keys() if now else ())):
+            yield Lost(suite=suite, method=module, where="training", samples=0)
 
 
 def _notes(tonight: NightRows, cells: Sequence[Pair], known: bool) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from indexmem.config.nightly import LAST_LOSSES
 from indexmem.nightly.facts import FACT_COLUMNS, Facts
 from indexmem.nightly.speeds import TIME_COLUMNS, Times, times_of
 from indexmem.results.schema import OK
@@ -47,6 +49,7 @@ class SuiteRows:
     times: Times
     facts: Facts
     commits: tuple[str, ...]  # of the code that computed them
+    losses: Mapping[str, float]  # "loss indexer" -> of a training's last steps
 
     @classmethod
     def read(cls, suite: Path) -> SuiteRows:
@@ -55,6 +58,7 @@ class SuiteRows:
         partitions = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         rows = RowStore(suite / "results").read(partitions, columns=ROW_COLUMNS)
         finished = rows.filter(pc.and_(pc.equal(rows["status"], OK), pc.is_valid(rows["score"])))
+        losses = suite / LAST_LOSSES
         grouped = rows.filter(pc.is_valid(rows["group"]))  # rows from before there were groups have none
         return cls(
             rows=rows.num_rows,
@@ -65,6 +69,7 @@ class SuiteRows:
             times=times_of(finished),
             facts=Facts.of(suite, rows),
             commits=tuple(sorted(filter(None, pc.unique(rows["git_commit"]).to_pylist()))),
+            losses=json.loads(losses.read_bytes()) if losses.is_file() else {},
         )
 
 

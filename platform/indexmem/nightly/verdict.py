@@ -168,10 +168,6 @@ class NightVerdict(Section):
         """Whether later nights have something to be compared with."""
         return self.rows > self.failed or any(suite.losses for suite in self.suites)
 
-    def losses(self, suite: str) -> dict[str, float]:
-        """Of the modules that a suite trained."""
-        return {loss.module: loss.now for outcome in self.suites if outcome.name == suite for loss in outcome.losses}
-
     def scores(self, suite: str) -> dict[str, float]:
         """Mean scores by method."""
         return {each.method: each.now for outcome in self.suites if outcome.name == suite for each in outcome.scores}
