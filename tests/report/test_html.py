@@ -187,6 +187,23 @@ def test_all_sections_of_full_results_and_both_models(tmp_path: Path) -> None:
     assert set(hidden) == {"1"}
 
 
+def test_fidelity_is_shown_where_it_was_measured(tmp_path: Path) -> None:
+    plain = make_rows(samples=2).to_pylist()
+    measured = [row | {"fidelity_kl": 0.125, "fidelity_top1": 0.9} for row in plain]
+    pages = []
+    for rows in (plain, measured):
+        table = pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
+        out = write_report(Experiment(), table, RETENTION_SCHEMA.empty_table(), tmp_path / "r.html")
+        pages.append(Page(out.read_text(encoding="utf-8")))
+    without, page = pages
+    assert "fidelity" not in {attributes.get("id") for _, attributes in without.tags}
+    assert "Same token" not in without.text
+    assert "fidelity" in {attributes.get("id") for _, attributes in page.tags}
+    assert figures_drawn(page) == figures_there(page)
+    assert "0.125" in page.text
+    assert "90.0%" in page.text
+
+
 def test_ten_thousand_cells_stay_a_small_page(tmp_path: Path) -> None:
     """Size decides how fast a page opens, so that is what is held here; tests/bench/report_page.py has times."""
     rows = many_rows(2_500, samples=1, models=1)

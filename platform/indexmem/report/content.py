@@ -22,6 +22,7 @@ from indexmem.report.panels import (
     decode_groups,
     distillation_groups,
     facet_groups,
+    fidelity_groups,
     heat_groups,
 )
 from indexmem.report.verdict import GridVerdict, refusal, verdict
@@ -123,6 +124,7 @@ def _view(number: int, model: str, gate: Gate, retention: pa.Table, baseline: st
         "curves": curve_groups(summary),
         "needles": heat_groups(heat_maps(rows), summary),
         "facets": facet_groups(facets(rows, summary.ranked), summary),
+        "fidelity": fidelity_groups(summary, spent),
         "decoding": decode_groups(summary, spent),
         "ablations": ablation_groups(found),
         "costs": cost_groups(summary, spent),

@@ -38,6 +38,7 @@ SECTIONS: Mapping[str, str] = MappingProxyType(
         "curves": "Curves",
         "needles": "Needles",
         "facets": "Categories",
+        "fidelity": "Fidelity",
         "decoding": "Decoding",
         "ablations": "Ablations",
         "costs": "Costs",

@@ -12,7 +12,14 @@ import plotly.graph_objects as go
 from indexmem.config.budget import PHRASES, Kind
 from indexmem.report.ablations import Ablation
 from indexmem.report.facets import Facet, HeatMap
-from indexmem.report.figures.by_budget import bytes_by_budget, kept_while_decoding, time_by_budget, truncation
+from indexmem.report.figures.by_budget import (
+    agreement,
+    bytes_by_budget,
+    distance,
+    kept_while_decoding,
+    time_by_budget,
+    truncation,
+)
 from indexmem.report.figures.curves import AXES, benchmark_title, score_curve
 from indexmem.report.figures.differences import forest
 from indexmem.report.figures.labels import facet_chart, heat_map
@@ -149,6 +156,23 @@ def decode_groups(summary: Summary, costs: Sequence[Cost]) -> tuple[PanelGroup, 
                   kept_while_decoding(costs, methods, kind)),
         )  # fmt: skip
         groups.append(PanelGroup(panels, note="Whiskers of the tokens held reach to the most that any head held."))
+    return tuple(groups)
+
+
+def fidelity_groups(summary: Summary, costs: Sequence[Cost]) -> tuple[PanelGroup, ...]:
+    """How far each cell is from the full cache; nothing where no row measured it."""
+    if not any(cost.fidelity_kl is not None for cost in costs):
+        return ()
+    groups = []
+    for kind in summary.by_kind:
+        about = f"by {AXES[kind]}; {NUMBERS} Costs"
+        panels = (
+            Panel(f"fidelity-{kind}-top1", "Tokens as the full cache's", f"Same likeliest token {about}",
+                  agreement(costs, summary.methods, kind)),
+            Panel(f"fidelity-{kind}-kl", "Distance from the full cache", f"KL in nats a token {about}",
+                  distance(costs, summary.methods, kind)),
+        )  # fmt: skip
+        groups.append(PanelGroup(panels))
     return tuple(groups)
 
 

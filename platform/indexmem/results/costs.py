@@ -32,6 +32,8 @@ class Cost:
     truncated: float | None  # share of answers that hit their limit; null in old rows
     decode_kept_mean: float | None  # tokens a head held while decoding
     decode_kept_max: int | None
+    fidelity_kl: float | None  # from the full cache, nats a token
+    fidelity_top1: float | None  # share of tokens on which it agrees with the full cache
 
     @property
     def measured(self) -> bool:

@@ -1,4 +1,4 @@
-"""What was measured at each budget, a line per method: bytes, time, answers cut at their limit, tokens really held."""
+"""What was measured at each budget, a line per method: bytes, time, cut answers, tokens really held, fidelity."""
 
 from __future__ import annotations
 
@@ -41,6 +41,23 @@ def truncation(costs: Sequence[Cost], methods: Sequence[str], kind: Kind) -> go.
         return None if cost.truncated is None else 100 * cost.truncated
 
     return _add_lines(figure, costs, methods, kind, cut, lambda c: f"{cut(c):.0f}% cut")
+
+
+def agreement(costs: Sequence[Cost], methods: Sequence[str], kind: Kind) -> go.Figure:
+    """Share of the full cache's tokens that a cell finds likeliest, too."""
+    figure = frame("Tokens as the full cache's", AXES[kind], "same likeliest token, %")
+
+    def same(cost: Cost) -> float | None:
+        return None if cost.fidelity_top1 is None else 100 * cost.fidelity_top1
+
+    return _add_lines(figure, costs, methods, kind, same, lambda c: f"{same(c):.1f}% of tokens")
+
+
+def distance(costs: Sequence[Cost], methods: Sequence[str], kind: Kind) -> go.Figure:
+    """Distance from the full cache's probabilities."""
+    figure = frame("Distance from the full cache", AXES[kind], "KL, nats a token", y_range=None)
+    _add_lines(figure, costs, methods, kind, lambda c: c.fidelity_kl, lambda c: f"{c.fidelity_kl:.3g} nats a token")
+    return figure.update_yaxes(rangemode="tozero")
 
 
 def kept_while_decoding(costs: Sequence[Cost], methods: Sequence[str], kind: Kind) -> go.Figure:
