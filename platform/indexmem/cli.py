@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from indexmem import __version__
@@ -47,28 +48,24 @@ def _date(text: str) -> dt.date:
         raise argparse.ArgumentTypeError(f"'{text}' is no date such as 2026-11-28") from None
 
 
-def _distill(arguments: Arguments) -> int:
-    from indexmem.commands.distill import distill_spec
+def _on_ray(verb: str) -> Callable[[Arguments], int]:
+    """What a command of a spec does on Ray: `VERB_spec` of `indexmem.commands.VERB`, imported when it is called."""
 
-    return distill_spec(_spec(arguments), dry_run=arguments.dry_run, address=arguments.address)
+    def call(arguments: Arguments) -> int:
+        experiment = _spec(arguments)  # its mistakes need no heavy imports
+        command = getattr(import_module(f"indexmem.commands.{verb}"), f"{verb}_spec")
+        return int(command(experiment, dry_run=arguments.dry_run, address=arguments.address))
 
-
-def _run(arguments: Arguments) -> int:
-    from indexmem.commands.run import run_spec
-
-    return run_spec(_spec(arguments), dry_run=arguments.dry_run, address=arguments.address)
-
-
-def _sweep(arguments: Arguments) -> int:
-    from indexmem.commands.sweep import sweep_spec
-
-    return sweep_spec(_spec(arguments), dry_run=arguments.dry_run, address=arguments.address)
+    return call
 
 
-def _eval(arguments: Arguments) -> int:
-    from indexmem.commands.evaluate import evaluate_spec
+def _table(arguments: Arguments) -> int:
+    from indexmem.config.table import load_table
 
-    return evaluate_spec(_spec(arguments), dry_run=arguments.dry_run, address=arguments.address)
+    spec, of_runs = load_table(arguments.spec, arguments.overrides)
+    from indexmem.commands.table import table_spec
+
+    return table_spec(spec, of_runs)
 
 
 def _report(arguments: Arguments) -> int:
@@ -207,6 +204,10 @@ NIGHTLY = (
     argument("spec", help="YAML spec, for example sweeps/nightly.yaml"),
     argument("overrides", nargs="*", metavar="key=value", help="for example compare.level=0.05"),
 )
+TABLE = (
+    argument("spec", help="YAML spec of a table, for example sweeps/paper/table1.yaml"),
+    argument("overrides", nargs="*", metavar="key=value", help="the table's own, or a.b=value for all of its runs"),
+)
 NIGHT = (
     argument("--date", type=_date, help="of the night, YYYY-MM-DD; default: that of the newest slot"),
     argument("--dry-run", action="store_true", help="print the night's steps; start nothing"),
@@ -262,15 +263,16 @@ UI = (
 )
 ANY_WORDS = (argument("words", nargs=argparse.REMAINDER),)
 COMMANDS = (
-    Command("run", "do all that a spec describes: train what its grid needs, evaluate, report", _run, ON_RAY),
-    Command("distill", "train the spec's indexer (Ray Train)", _distill, ON_RAY),
+    Command("run", "do all that a spec describes: train what its grid needs, evaluate, report", _on_ray("run"), ON_RAY),
+    Command("distill", "train the spec's indexer (Ray Train)", _on_ray("distill"), ON_RAY),
     Command("pretrain", None, _pretrain_moved, ANY_WORDS),
-    Command("sweep", "search for good settings: train and evaluate trials (Ray Tune)", _sweep, ON_RAY),
-    Command("eval", "evaluate the spec's grid of cells (Ray), publish to MLflow, write the report", _eval, ON_RAY),
+    Command("sweep", "search for good settings: train and evaluate trials (Ray Tune)", _on_ray("sweep"), ON_RAY),
+    Command("eval", "evaluate the spec's grid of cells (Ray), publish, write the report", _on_ray("evaluate"), ON_RAY),
     Command(
         "report", "write the report again from stored rows", _report,
         (*SPEC, argument("--images", action="store_true", help="charts as PNG and SVG too (needs Chromium)")),
     ),
+    Command("table", "scores of several runs side by side, for example as a paper prints them", _table, TABLE),
     Command("sync", "publish stored results to MLflow, for example after the server was down", _sync, SPEC),
     Command(
         "nightly", "run suites every night and say what moved",

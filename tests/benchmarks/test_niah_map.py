@@ -158,3 +158,13 @@ def test_a_text_without_spaces_has_its_needle_at_its_depth(stop):
     assert len(starts) == 2, "offsets begin at different places"
     assert make().ingredients(context)["unspaced"] == 1
     assert "unspaced" not in make().ingredients(build())
+
+
+def test_answers_can_be_made_to_end_at_their_limit_alone():
+    """For measurements of time; it is another benchmark then, and the plain one keeps its name."""
+    plain, whole = make(), make(to_the_limit=True)
+    (sample,) = whole.samples(1, build())
+    assert sample.min_new_tokens == sample.max_new_tokens == 64
+    assert next(iter(plain.samples(1, build()))).min_new_tokens == 0
+    assert build_hash(whole, build()) != build_hash(plain, build())
+    assert "to_the_limit" not in plain.ingredients(build())

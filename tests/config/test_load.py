@@ -93,3 +93,23 @@ def test_homes_of_unknown_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INDEXMEM_CACHE", "~nobody-of-this-name/x")
     with pytest.raises(UserError, match="no home folder of this user"):
         cache_folder()
+
+
+def test_of_several_extended_files_later_ones_go_over_earlier_ones(tmp_path):
+    (tmp_path / "a.yaml").write_text("name: a\ngrid: {samples: 1, length: 10}\n")
+    (tmp_path / "b.yaml").write_text("name: b\ngrid: {length: 20}\n")
+    (tmp_path / "c.yaml").write_text("extends: [a.yaml, b.yaml]\nindexer: {dim: 2, pair_term: true}\n")
+    spec = load(tmp_path / "c.yaml")
+    assert (spec.name, spec.grid.samples, spec.grid.length, spec.indexer.dim) == ("b", 1, 20, 2)
+    (tmp_path / "b.yaml").write_text("extends: c.yaml\n")
+    with pytest.raises(UserError, match=r"goes in a circle: c\.yaml -> b\.yaml -> c\.yaml"):
+        load(tmp_path / "c.yaml")
+
+
+def test_a_name_may_hold_model_and_length(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text("name: run-{model}-{length}\n")
+    assert load(path).name == "run-smollm2-135m-instruct-4096"
+    assert load(path, ["model.id=org/A model@1", "grid.length=512"]).name == "run-A-model-1-512"
+    with pytest.raises(UserError, match="'name': string should match"):
+        load(path, ["name=x-{other}"])

@@ -51,6 +51,7 @@ class NeedleMap(Benchmark):
     needle: str
     question: str
     keywords: tuple[str, ...]
+    to_the_limit: bool = False  # answers have exactly max_new_tokens, for measurements of time
     max_new_tokens: int = 64
     protocol: str = "niah"
 
@@ -92,6 +93,7 @@ class NeedleMap(Benchmark):
             "haystack": content_hash(build.haystack),
             "needle": [self.needle, self.question, self.keywords],
             **unspaced,
+            **({"to_the_limit": True} if self.to_the_limit else {}),
         }
 
     def _filler(self, offset: int, build: BuildContext) -> Filler:
@@ -124,6 +126,7 @@ class NeedleMap(Benchmark):
             answer_prefix="",
             references=self.keywords,
             max_new_tokens=limit,
+            min_new_tokens=limit if self.to_the_limit else 0,
             labels={"length": length, "depth": depth, "offset": offset},
         )
 
@@ -182,6 +185,7 @@ def niah(
     needle: str = NEEDLE,
     question: str = QUESTION,
     keywords: tuple[str, ...] = KEYWORDS,
+    to_the_limit: bool = False,
 ) -> Sequence[Benchmark]:
     """The map. Raises UserError for a depth above 100, a value that comes twice, or keywords that the needle lacks."""
     if max(depths, default=0) > 100:
@@ -203,5 +207,6 @@ def niah(
             needle=needle,
             question=question,
             keywords=keywords,
+            to_the_limit=to_the_limit,
         ),
     )

@@ -1,7 +1,8 @@
 """Spec file + `extends` + `a.b=c` overrides -> one validated Experiment.
 
-Raw mappings are merged in order (extended file < file < overrides) and validated once at the end, so no layer can
-half-apply. Every complaint names the file, the dotted key, and the nearest valid key or allowed values.
+Raw mappings are merged in order (extended files < file < overrides; of several extended files later ones go over
+earlier ones) and validated once at the end, so no layer can half-apply. Every complaint names the file, the dotted key,
+and the nearest valid key or allowed values.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import ValidationError
 
+from indexmem.config.naming import with_filled_name
 from indexmem.config.paths import absolute_paths, beside
-from indexmem.config.schema import Experiment
+from indexmem.config.schema import Experiment, GridConfig, ModelConfig
 from indexmem.config.section import Section
 from indexmem.config.spec import as_said
 from indexmem.errors import UserError
@@ -35,7 +37,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
 
 def load_as(schema: type[Spec], path: str | Path, overrides: Sequence[str] = ()) -> Spec:
     """Read a spec that has more sections than `Experiment`. Raises UserError as `load` does."""
-    return validate_as(schema, absolute_paths(raw_spec(path, overrides)), str(path))
+    raw = with_filled_name(raw_spec(path, overrides), ModelConfig().id, GridConfig().length)
+    return validate_as(schema, absolute_paths(raw), str(path))
 
 
 def raw_spec(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -99,8 +102,11 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise UserError(f"{path} must hold a mapping such as 'model: {{id: ...}}', got {type(raw).__name__}.")
     raw = beside(raw, path.parent)
-    parent = raw.pop("extends", None)
-    return _merge(_read(path.parent / str(parent), (*seen, path)), raw) if parent is not None else raw
+    parents = raw.pop("extends", None)
+    merged: dict[str, Any] = {}
+    for parent in parents if isinstance(parents, list) else [] if parents is None else [parents]:
+        merged = _merge(merged, _read(path.parent / str(parent), (*seen, path)))
+    return _merge(merged, raw)
 
 
 def _overridden(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

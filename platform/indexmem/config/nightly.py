@@ -14,12 +14,12 @@ from zoneinfo import ZoneInfo
 from pydantic import Field, field_validator, model_validator
 
 from indexmem.config.load import raw_spec, validate_as
+from indexmem.config.naming import RunName
 from indexmem.config.schema import Experiment, RunConfig, TrackingConfig
 from indexmem.config.section import Section
 from indexmem.files import expanded
 
 Verb = Literal["distill", "sweep", "eval"]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Hours = Annotated[float, Field(gt=0)]
 MODULES = "distill"  # folder of a night that its suites share
 LAST_LOSSES = "losses.json"  # in a suite's run root: what its training ended with
@@ -28,7 +28,7 @@ LAST_LOSSES = "losses.json"  # in a suite's run root: what its training ended wi
 class SuiteConfig(Section):
     """One spec that is run every night, in a folder of its own."""
 
-    name: Name
+    name: RunName
     spec: str = Field(description="a spec file; relative to the nightly spec")
     verbs: tuple[Verb, ...] = Field(("distill", "eval"), description="run in this order")
     overrides: tuple[str, ...] = Field((), description="for example 'grid.samples=20'")
@@ -85,7 +85,7 @@ class RetentionConfig(Section):
 class NightlySpec(Section):
     """What happens every night. `name` separates several nightly specs on one run root."""
 
-    name: Name = "nightly"
+    name: RunName = "nightly"
     cron: str = Field("0 2 * * *", description="minute, hour, day of month, month, day of week; once a day at most")
     timezone: str | None = Field(None, description="for example Europe/Berlin; default: that of the machine")
     suites: tuple[SuiteConfig, ...] = ()

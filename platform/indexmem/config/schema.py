@@ -26,6 +26,7 @@ from indexmem.config.budget import Budget
 from indexmem.config.decoding import DecodingConfig
 from indexmem.config.learning_rate import LearningRateConfig
 from indexmem.config.modules import Across, IndexerConfig, MemoryConfig, TargetConfig
+from indexmem.config.naming import RunName
 from indexmem.config.reference import without_folders
 from indexmem.config.section import Section
 from indexmem.config.sweep import SweepConfig
@@ -274,7 +275,7 @@ class RunConfig(Section):
 class Experiment(Section):
     """One spec file: what to distil, what to evaluate, where it goes."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] = "experiment"
+    name: RunName = "experiment"
     model: ModelConfig = ModelConfig()
     indexer: IndexerConfig = IndexerConfig()
     memory: MemoryConfig = MemoryConfig()

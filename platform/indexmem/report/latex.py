@@ -14,7 +14,8 @@ from indexmem.report.content import View
 from indexmem.report.text import counted
 from indexmem.results.intervals import Interval
 from indexmem.results.schema import FULL_LABEL
-from indexmem.results.summary import MEAN, Summary
+from indexmem.results.side_by_side import SideBySide
+from indexmem.results.summary import MEAN, Standing, Summary
 
 SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 CAPTION = (
@@ -29,7 +30,7 @@ def budgets_table(views: Sequence[View], length: int) -> str:
     Needs the packages booktabs and multirow.
     """
     budgets = sorted({budget for view in views for budget in view.summary.budgets})
-    heads = ["Model", "Method", "full", *map(str, budgets)]
+    heads = ["Model", "Method", "full", *(escaped(str(budget)) for budget in budgets)]
     lines: list[str] = []
     for view in views:
         summary = view.summary
@@ -53,7 +54,23 @@ def benchmarks_table(view: View, budget: Budget) -> str:
     lines = [_row(["full cache", *(_number(summary.full(name)) for name in columns)])] if summary.full(MEAN) else []
     lines += [_row([escaped(m), *(_cell(summary, m, budget, name) for name in columns)]) for m in summary.methods]
     what = f"Scores of {view.model} by benchmark at {budget.phrase}"
-    return _table(what, "l" + "r" * len(columns), ["Method", *columns], lines, summary.caveats)
+    return _table(what, "l" + "r" * len(columns), ["Method", *map(escaped, columns)], lines, summary.caveats)
+
+
+def joined_table(table: SideBySide) -> str:
+    """Runs side by side as a paper prints them, in groups of rows and of columns. Needs booktabs and multirow."""
+    width = len(table.budgets)
+    titles = [rf"\multicolumn{{{width}}}{{c}}{{{escaped(column)}}}" for column in table.columns]
+    budgets = [escaped(str(budget)) for _ in table.columns for budget in table.budgets]
+    lines = [_row(["Model", "Method", *budgets]), r"\midrule"]
+    for group in table.groups:
+        methods = table.methods[group]
+        for number, (name, label) in enumerate(methods.items()):
+            model = "" if number else rf"\multirow{{{len(methods)}}}{{*}}{{{escaped(group)}}}"
+            cells = [_marked(found, standing) for found, standing in table.cells(group, label)]
+            lines.append(_row([model, escaped(name), *cells]))
+        lines.append(r"\midrule")
+    return _table(f"{table.title}: mean scores", "ll" + "r" * len(budgets), ["", "", *titles], lines[:-1], [])
 
 
 def escaped(text: str) -> str:
@@ -65,8 +82,11 @@ def _cell(summary: Summary, method: str, budget: Budget, benchmark: str) -> str:
     cell = summary.cells.get((method, budget, benchmark))
     if cell is None or method == FULL_LABEL:
         return "--"
-    standing = summary.standing(method, budget, benchmark)
-    if standing == "winner":
+    return _marked(cell, summary.standing(method, budget, benchmark))
+
+
+def _marked(cell: Interval | None, standing: Standing | None) -> str:
+    if cell is not None and standing == "winner":
         return rf"\textbf{{{100 * cell.mean:.1f}}}$^\star$ {_limits(cell)}"
     return _number(cell) + (r"$^\dagger$" if standing == "leading" else "")
 
@@ -92,7 +112,7 @@ def _table(what: str, columns: str, heads: Sequence[str], lines: Sequence[str], 
             rf"\caption{{{caption}}}",
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
-            _row([escaped(head) for head in heads]),
+            _row(heads),
             r"\midrule",
             *lines,
             r"\bottomrule",
