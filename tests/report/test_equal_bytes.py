@@ -84,6 +84,13 @@ def test_the_verdict_says_cost_equal_bytes_and_the_front() -> None:
     assert all(part in text for part in (last.cost, last.equal, said.trades))
 
 
+def test_of_methods_within_noise_the_one_that_holds_less_is_named() -> None:
+    table = rows({("plain", 0.9): 0.55, ("memory", 0.9): 0.6})
+    last = verdict(summarise(table), costs(table)).findings[-1]
+    assert last.title == "No winner; highest is memory with 60.0%"
+    assert last.cost == ("Holds 25.0% of the full cache's bytes, 12 ms to score; plain holds 10.0%, 12 ms to score.")
+
+
 def test_the_front_is_of_scores_and_bytes() -> None:
     table = rows()
     front = best_trades(summarise(table), costs(table))

@@ -53,4 +53,5 @@ def _trial(rng: np.random.Generator, number: int, ease: np.ndarray, effect: floa
 
 def _reported(trial: Trial) -> Trial:
     fresh = {**trial.metrics, "score": 0.9 * trial.metrics["score"]}
-    return replace(trial, fresh=fresh, fresh_spread={"score": trial.spread["score"]})
+    known = trial.spread["score"]
+    return replace(trial, fresh=fresh, fresh_spread={"score": Spread(0.9 * known.low, 0.9 * known.high)})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from indexmem.config.budget import Budget
 from indexmem.report.text import counted, p_words, seconds_text, signed
 from indexmem.results.comparison import Difference
-from indexmem.results.costs import Cost
+from indexmem.results.costs import UNEQUAL, Cost
 from indexmem.results.equal_bytes import EqualBytes, at_equal_bytes, best_trades
 from indexmem.results.gate import ADVICE, Gate
 from indexmem.results.intervals import Interval
@@ -111,16 +111,20 @@ def _finding(summary: Summary, costs: Sequence[Cost], scope: str, budget: Budget
     decided = bool(contest.lead) and len(contest.leading) == 1
     body = _body(contest, cells)
     against_full = _against_full(contest.best, summary.against_full(contest.best, budget, scope))
-    cost = next((_cost_text(c) for c in costs if (c.method, c.budget) == (contest.best, budget)), "")
+    spent = {cost.method: cost for cost in costs if cost.budget == budget}
+    cost = _cost_text(spent, contest.leading) if contest.best in spent else ""
     title, text = _title(contest, cells), f"{body} {against_full}".strip()
     return Finding(budget, contest.best, decided, title, text, cost, _equal_text(equal) if equal is not None else "")
 
 
-def _cost_text(cost: Cost) -> str:
-    """'Holds 17.4% of the full cache's bytes, 180 ms to score.'"""
-    return (
-        f"Holds {100 * cost.cache_share:.1f}% of the full cache's bytes, {seconds_text(cost.score_seconds)} to score."
-    )
+def _cost_text(spent: Mapping[str, Cost], leading: Sequence[str]) -> str:
+    """'Holds 17.4% of the full cache's bytes, 180 ms to score.', and who of those within noise holds fewer."""
+    best, shares = spent[leading[0]], {method: spent[method].cache_share for method in leading if method in spent}
+    text = f"Holds {100 * best.cache_share:.1f}% of the full cache's bytes, {seconds_text(best.score_seconds)} to score"
+    if best.cache_share <= UNEQUAL * min(shares.values()):
+        return f"{text}."
+    least = next(method for method, share in shares.items() if share <= UNEQUAL * min(shares.values()))
+    return f"{text}; {least} holds {100 * shares[least]:.1f}%, {seconds_text(spent[least].score_seconds)} to score."
 
 
 def _equal_text(equal: EqualBytes) -> str:
