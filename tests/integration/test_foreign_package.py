@@ -198,7 +198,12 @@ def test_a_grid_trains_its_memory_evaluates_and_knows_edited_sources(place):
     helper.write_text(HELPERS)
 
 
-TRIALS = ("grid.methods=[key_variance]", "distill.modules=[indexer]", "sweep.axes.eviction.sinks=[2, 4]")
+TRIALS = (
+    "grid.methods=[key_variance]",
+    "distill.modules=[indexer]",
+    "sweep.axes.eviction.sinks=[2, 4]",
+    "sweep.objectives=[score]",
+)
 
 
 @pytest.mark.ray
