@@ -62,14 +62,23 @@ def test_images_have_the_ray_and_python_that_the_package_asks_for(cluster):
 
 def test_every_node_installs_the_package_and_sees_the_shared_folder(cluster):
     for commands in ("head_setup_commands", "worker_setup_commands"):
-        assert any("--editable '/home/ray/indexmem[all,gpu]'" in command for command in cluster[commands])
+        *_, locked, package = cluster[commands]
+        assert locked.endswith("--requirement /home/ray/indexmem/deploy/requirements.txt")
+        assert package.endswith("--no-deps --editable /home/ray/indexmem")
+    assert (REPOSITORY / "deploy" / "requirements.txt").is_file()
     assert cluster["file_mounts"]["/home/ray/indexmem"] == "."
-    assert "gpu" in project()["optional-dependencies"]
     for commands in ("head_start_ray_commands", "worker_start_ray_commands"):
         (start,) = [command for command in cluster[commands] if "ray start" in command]
         assert re.search(r"export INDEXMEM_HOME=/srv/indexmem[ ;]", start)
     assert any("--volume /srv/indexmem:/srv/indexmem" in option for option in cluster["docker"]["run_options"])
     assert any(command.endswith("/srv/indexmem") for command in cluster["initialization_commands"])
+
+
+def test_nobody_without_the_token_runs_anything(cluster):
+    assert cluster["file_mounts"]["/home/ray/.ray/auth_token"].endswith("/.ray/auth_token")
+    for commands in ("head_start_ray_commands", "worker_start_ray_commands"):
+        (start,) = [command for command in cluster[commands] if "ray start" in command]
+        assert re.search(r"export .*RAY_AUTH_MODE=token.*ray start", start, re.DOTALL)
 
 
 def test_nothing_in_it_belongs_to_an_account():

@@ -3,8 +3,13 @@
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import requires
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+from indexmem.extras import DEPENDENCIES
 
 # Finders that do not find these libraries: as if they were not installed, in a process of its own.
 WITHOUT = """
@@ -21,6 +26,7 @@ class Blind:
 hidden = set({hidden!r})
 sys.meta_path[:] = [Blind(finder, hidden) for finder in sys.meta_path]
 """
+SMOKE = Path(__file__).parents[1] / "sweeps" / "smoke.yaml"
 RAY = ("ray", "optuna", "cronsim")
 MLFLOW = ("mlflow", "sqlalchemy")
 REPORT = ("plotly", "kaleido")
@@ -57,6 +63,30 @@ def test_an_import_names_the_extra(extra):
     said = done.stdout.splitlines()
     assert len(said) == len(modules), done.stderr
     assert all(line.startswith("MissingExtra ") and f"pip install 'indexmem[{extra}]'" in line for line in said)
+
+
+def test_a_job_on_bare_nodes_says_how_to_bring_what_they_lack():
+    """A node of Ray's own image has Ray and what Ray needs."""
+    code = f"""
+        import os, sys
+        from indexmem.cli import main
+        codes = [main(["eval", {str(SMOKE)!r}])]
+        os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"] = "{{}}"
+        codes += [main(["eval", {str(SMOKE)!r}]), main(["sync", {str(SMOKE)!r}])]
+        assert codes == [2, 2, 2], codes
+    """
+    done = run(("torch", "transformers", "kvpress", "mlflow"), code)
+    assert done.returncode == 0, done.stderr
+    here, job, extra = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert "Not installed: " in here and "--install" not in here
+    assert job.endswith(" on the nodes, or send the job again so that it brings them: indexmem submit … --install uv")
+    assert extra.endswith("--install uv") and "Traceback" not in done.stderr
+
+
+def test_what_the_package_needs_is_known_by_the_names_that_it_imports():
+    needed = {Requirement(text).name for text in requires("indexmem") if "extra ==" not in text}
+    called = {"yaml": "pyyaml", "huggingface_hub": "huggingface-hub"}
+    assert {called.get(name, name) for name in DEPENDENCIES} == needed
 
 
 def test_benchmarks_name_their_extra_before_anything_is_evaluated(tmp_path):

@@ -6,6 +6,11 @@ A method's own error costs its rows; the machine's asks for less at once, or for
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from traceback import walk_tb
+from typing import TypeVar
+
+Error = TypeVar("Error", bound=BaseException)
 
 CPU_ALLOCATOR = "DefaultCPUAllocator"  # in main memory torch raises a plain RuntimeError
 
@@ -16,6 +21,15 @@ class UserError(ValueError):
     The message says what is wrong, what was expected, and what to type. Commands print it without a traceback and
     exit with code 2, before Ray starts or a GPU is taken.
     """
+
+
+def detached(error: Error) -> Error:
+    """The error without its traceback, whose frames would keep tensors alive; a note says where it was raised."""
+    frames = list(walk_tb(error.__traceback__))
+    if frames and not hasattr(error, "__notes__"):  # the first place counts, however often it is raised again
+        frame, line = frames[-1]
+        error.add_note(f"{'/'.join(Path(frame.f_code.co_filename).parts[-2:])}:{line}")
+    return error.with_traceback(None)
 
 
 def out_of_memory(error: BaseException) -> bool:

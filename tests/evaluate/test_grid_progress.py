@@ -90,6 +90,14 @@ def test_a_digest_says_of_rows_what_the_driver_needs(tmp_path):
     assert (found.batch_rows, found.cache_bytes) == (6, 900)
     assert len(found.failures) == KEPT_FAILURES
     assert found.failures[-1] == FailureNote("null 50% null_a/0", "ValueError: no [31m 6")
+    rows += [failed_row(spec, sample, cells[1], "m", OSError("first"), PROVENANCE)]
+    rows += [failed_row(spec, sample, cells[1], "m", ValueError("again"), PROVENANCE) for n in range(9)]
+    both = Digest.of(rows, "null_a", tasks.cells["null_a"])
+    assert {failure.kind for failure in both.failures} == {"null ValueError", "null OSError"}
+    progress = Progress(100)
+    progress.add(found)
+    progress.add(both)
+    assert [failure.reason for failure in progress.status().kinds] == ["ValueError: no [31m 2", "OSError: first"]
     empty = Digest.of([], "null_a", cells)
     assert (empty.done, empty.cache_bytes, empty.failures) == (0, 0, ())
 

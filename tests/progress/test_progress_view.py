@@ -46,6 +46,22 @@ def test_the_meter_speaks_now_and_then_at_the_end_and_when_there_is_something_to
     assert "1000/1000" in said[-1]
 
 
+def test_a_log_has_the_first_failure_of_each_kind_and_each_once(clock):
+    said = []
+    meter = LogLines(said.append, 10.0)
+    one, other = (
+        FailureNote("knorm 75% a/1", "ValueError: no (mine/file.py:3)"),
+        FailureNote("snapkv 75% a/1", "OSError: b"),
+    )
+    for kinds in ((), (one,), (one,), (one, other)):
+        clock.now += 0.25
+        meter(replace(STATUS, done=5, failed=len(kinds), kinds=kinds))
+    assert [line for line in said if "failed:" in line] == [
+        "  failed: knorm 75% a/1: ValueError: no (mine/file.py:3)",
+        "  failed: snapkv 75% a/1: OSError: b",
+    ]
+
+
 def drawn(*statuses: RunStatus, width: int = 100) -> str:
     out = io.StringIO()
     screen = Screen("smoke grid", Console(file=out, force_terminal=True, width=width, height=40, color_system=None))

@@ -94,6 +94,15 @@ def second_machine(log: Path, head: Head, namespace: str, ip: str, cpus: int = 2
 
 
 @contextmanager
+def joining_node(log: Path, head: Head, *options: str, cpus: int = 2) -> Iterator[None]:
+    """Another node beside the head on this machine, which may come when the head has long been there."""
+    start = [*RAY, "start", "--block", f"--address={head.gcs}", f"--num-cpus={cpus}", *options]
+    start += [f"--dashboard-agent-listen-port={free_ports(1)[0]}", "--min-worker-port=0", "--max-worker-port=0"]
+    with _running(start, log, {}):
+        yield
+
+
+@contextmanager
 def _running(command: Sequence[str], log: Path, variables: dict[str, str]) -> Iterator[None]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"} | variables
     environment.pop("RAY_ADDRESS", None)

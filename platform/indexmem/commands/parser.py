@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from indexmem.errors import UserError
+from indexmem.extras import missing_dependency
 from indexmem.fetching import NotAtHand, nothing_fetched
 from indexmem.files import FOLDER_FAULTS, unwritable
 
@@ -60,6 +61,12 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> 
         return 1
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        absent = missing_dependency(error)
+        if absent is None:
+            raise
+        print(f"error: {absent}", file=sys.stderr)
         return 2
     except OSError as error:
         if error.errno not in FOLDER_FAULTS:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from indexmem.engine.chunked import forward_in_chunks
-from indexmem.errors import of_machine
+from indexmem.errors import detached, of_machine
 from indexmem.eviction.context import ContextCache, Window
 from indexmem.eviction.methods.base import EvictionMethod
 from indexmem.eviction.ranking import has_nan, nan_error
@@ -163,7 +163,7 @@ class _Scoring:
         except Exception as error:  # whatever a method raises
             if of_machine(error):
                 raise  # the caller has a smaller batch to try
-            self._done.errors[label] = error.with_traceback(None)  # whose frames would keep tensors alive
+            self._done.errors[label] = detached(error)
 
 
 class TapStack:

@@ -11,7 +11,7 @@ from indexmem.config.schema import EvictionConfig
 from indexmem.engine.prefill import Prefill, prefill
 from indexmem.engine.recompress import Compression
 from indexmem.engine.sparse_prefill import sparse_prefill
-from indexmem.errors import UserError, of_machine
+from indexmem.errors import UserError, detached, of_machine
 from indexmem.evaluate.work import GridCell
 from indexmem.eviction.context import RowCache
 from indexmem.eviction.footprint import BudgetError, Footprint, check_bytes, check_kept, target_of
@@ -48,7 +48,7 @@ class CompressedCells:
         except Exception as error:
             if of_machine(error):
                 raise
-            self.errors[cell.id] = error.with_traceback(None)  # whose frames would keep tensors alive
+            self.errors[cell.id] = detached(error)
 
 
 def compress_cells(

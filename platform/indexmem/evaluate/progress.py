@@ -41,6 +41,7 @@ class Progress:
     stopped_by: int | None = None  # signal that ended the run early
     scores: PartialScores | None = None
     failures: deque[FailureNote] = field(default_factory=lambda: deque(maxlen=KEPT_FAILURES))  # newest first
+    _kinds: dict[str, FailureNote] = field(default_factory=dict, repr=False)
     _tokens: int = 0
     _latest: Digest | None = None
     _events: deque[_Event] = field(default_factory=deque, repr=False)
@@ -58,6 +59,8 @@ class Progress:
         self._tokens += digest.tokens
         self._latest = digest
         self.failures.extendleft(digest.failures)
+        for failure in digest.failures:
+            self._kinds.setdefault(failure.kind, failure)
         if self.scores is not None:
             self.scores.add(digest)
         now = time.monotonic()
@@ -97,6 +100,7 @@ class Progress:
             cache_bytes=latest.cache_bytes or None if latest else None,
             note=self.note,
             failures=tuple(self.failures),
+            kinds=tuple(self._kinds.values()),
             scores=scores.table() if scores else None,
         )
 

@@ -30,8 +30,14 @@ def failed_row(
     return base_row(experiment, sample, cell, model_fingerprint, provenance) | {
         "status": FAILED,
         "error_class": type(error).__name__,
-        "error_message": well_formed(str(error))[:2000],
+        "error_message": well_formed(str(error))[:2000] + _place(error),
     }
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised, ' (folder/file.py:12)'; nothing for our own errors, which explain themselves."""
+    notes = [] if type(error).__module__.startswith("indexmem.") else getattr(error, "__notes__", [])
+    return well_formed(f" ({'; '.join(notes)})") if notes else ""
 
 
 def failed_rows(assignment: Assignment, tasks: Sequence[Task], error: BaseException) -> list[ResultRow]:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from indexmem.errors import device_lost, out_of_memory
+from indexmem.errors import detached, device_lost, out_of_memory
 from indexmem.evaluate.rows import ResultRow, failed_rows
 from indexmem.evaluate.work import Assignment, GridCell, Task, Unit
 from indexmem.progress.status import FailureNote
@@ -79,7 +79,7 @@ class Digest:
             sum(row["new_tokens"] or 0 for row in finished),
             batch_rows,
             held * batch_rows // max(len(finished), 1),
-            tuple(map(_failure, failed[-KEPT_FAILURES:])),
+            tuple(map(_failure, _telling(failed))),
         )
 
     @property
@@ -166,9 +166,8 @@ class Worker:
         except Exception as error:
             if device_lost(error):
                 raise
-            # Frames of the traceback would keep tensors alive, just when memory is short.
-            error.__cause__ = error.__context__ = None
-            failure = error.with_traceback(None)
+            error.__cause__ = error.__context__ = None  # they have tracebacks, too
+            failure = detached(error)
         if out_of_memory(failure):
             _free_memory()
         return failure
@@ -193,6 +192,14 @@ def _free_memory() -> None:
 
 def _cache_bytes(row: ResultRow) -> int:
     return sum(row[name] or 0 for name in ("kv_bytes", "indexer_bytes", "memory_bytes"))
+
+
+def _telling(failed: Sequence[ResultRow]) -> list[ResultRow]:
+    """The last rows that failed and, before them, the first of each method and class of error that these lack."""
+    last = failed[-KEPT_FAILURES:]
+    known = {(row["method"], row["error_class"]) for row in last}
+    firsts = {(row["method"], row["error_class"]): row for row in reversed(failed[:-KEPT_FAILURES])}
+    return [*(row for kind, row in firsts.items() if kind not in known), *last]
 
 
 def _failure(row: ResultRow) -> FailureNote:

@@ -19,6 +19,11 @@ class FailureNote:
     def of(cls, where: str, reason: str) -> FailureNote:
         return cls(one_line(where), one_line(reason))
 
+    @property
+    def kind(self) -> str:
+        """Equal for failures of one class in one method: who has seen one has seen all."""
+        return f"{self.where.partition(' ')[0]} {self.reason.partition(':')[0]}"
+
 
 @dataclass(frozen=True)
 class MethodScores:
@@ -53,6 +58,7 @@ class RunStatus:
     cache_bytes: int | None = None  # what such a batch holds: K, V, indexer keys, memory
     note: str = ""  # what the run waits for, if anything
     failures: tuple[FailureNote, ...] = ()  # the last ones, newest first
+    kinds: tuple[FailureNote, ...] = ()  # the first of each kind, oldest first
     scores: ScoresSoFar | None = None
     measured: Mapping[str, float] = field(default_factory=dict)  # latest values by name, such as of losses
 

@@ -64,13 +64,20 @@ class ProgressView:
 
 
 class LogLines:
-    """Prints a line every `seconds` while a run goes on, at its end, and sooner when there is something to wait for."""
+    """Prints a line every `seconds` while a run goes on, at its end, and sooner when there is something to wait for.
+
+    The first failure of each kind has a line of its own: nobody should have to wait for the report to see it.
+    """
 
     def __init__(self, say: Callable[[str], None], seconds: float) -> None:
         self._say, self._seconds = say, seconds
         self._next, self._note, self._complete = float("-inf"), "", False
+        self._kinds = 0  # of failures that were printed
 
     def __call__(self, status: RunStatus) -> None:
+        for failure in status.kinds[self._kinds :]:
+            self._say(f"  failed: {failure.where}: {failure.reason}")
+        self._kinds = len(status.kinds)
         now = time.monotonic()
         complete = status.done >= status.total
         ends = complete and not self._complete

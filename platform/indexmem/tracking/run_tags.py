@@ -12,9 +12,9 @@ from urllib.parse import quote
 from indexmem.config.modules import TRAINED
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import flatten
+from indexmem.extras import JOB_VARIABLE
 
 SUBMISSION_TAG, JOB_PAGE_TAG = "ray.submission_id", "ray.job_page"
-JOB_CONFIG_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # Ray gives it to the driver of a submitted job
 DASHBOARD_VARIABLE = "INDEXMEM_RAY_DASHBOARD"
 
 
@@ -48,7 +48,7 @@ def job_tags() -> dict[str, str]:
 
     Empty outside a submitted job.
     """
-    job = json.loads(os.environ.get(JOB_CONFIG_VARIABLE) or "{}")
+    job = json.loads(os.environ.get(JOB_VARIABLE) or "{}")
     submission = job.get("metadata", {}).get("job_submission_id")
     if not submission:
         return {}
