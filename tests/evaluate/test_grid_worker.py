@@ -138,5 +138,5 @@ def test_a_failed_row_can_be_stored_whatever_its_sample_and_error_say(tmp_path):
     worker.assignment = replace(evaluator.assignment, samples=samples)
     (found, *_) = rows(worker.run(backlog.take(1, 100)))
     assert found["references"] == ["\ufffd!"]
-    place = r" \(\w+/null_grid\.py:\d+\)"
+    place = r" \(\w+/test_grid_worker\.py:\d+\)"
     assert re.fullmatch("no file caf\ufffd.txt" + place, found["error_message"]), "what, and where it was raised"
