@@ -26,12 +26,13 @@ from indexmem.benchmarks.base import BuildContext, Sample
 from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.budget import NOTHING_EVICTED, Budget
 from indexmem.config.load import validate
+from indexmem.config.modules import module_name
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerStack
-from indexmem.eviction.memory.stack import MemoryStack, module_name
+from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.names import FULL_CACHE
 from indexmem.eviction.methods.registry import make_method

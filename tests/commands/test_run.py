@@ -9,7 +9,7 @@ from indexmem.cli import main
 from indexmem.config.load import load
 from indexmem.config.schema import MethodConfig
 from indexmem.distill.trainees.registry import make_trainees
-from indexmem.eviction.methods.registry import trained_modules
+from indexmem.eviction.methods.names import trained_modules
 from indexmem.models.backbone import inspect
 
 NO_RAY = ("distill", "evaluate", "sweep")
@@ -94,3 +94,14 @@ def test_modules_of_methods_have_the_names_that_training_gives_them(spec_file):
     made = {trainee.name for trainee in make_trainees(spec, inspect(spec.model))}
     methods = ["indexmem", "snapkv+memory", "locret", {"name": "adakv", "params": {"base": "indexer"}}, "tova"]
     assert set().union(*(trained_modules(MethodConfig.model_validate(method)) for method in methods)) == made
+
+
+def test_sending_an_evaluation_says_that_its_modules_must_be_there(spec_file, capsys):
+    """What is trained on the cluster is not known here; what the spec would not train is."""
+    assert main(["submit", "eval", str(spec_file), "--dry-run"]) == 0
+    assert "indexer: modules that this spec trains. Where they are not trained on the cluster" in capsys.readouterr().err
+    for verb, overrides in (("run", []), ("eval", ["grid.methods=[full, knorm]"])):
+        assert main(["submit", verb, str(spec_file), *overrides, "--dry-run"]) == 0
+        assert "modules that this spec trains" not in capsys.readouterr().err
+    assert main(["submit", "eval", str(spec_file), "grid.methods=[full, locret]", "--dry-run"]) == 2
+    assert "'locret' needs the module locret" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import torch
 from masked_reference import assert_greedy, gone_after_prefill
 from tiny_models import random_ids, tiny_backbone
 
-from indexmem.config.modules import IndexerConfig, MemoryConfig
+from indexmem.config.modules import IndexerConfig, MemoryConfig, module_name
 from indexmem.config.schema import EvictionConfig, MethodConfig
 from indexmem.engine.decode import DecodeRow, decode
 from indexmem.engine.prefill import prefill
@@ -17,7 +17,7 @@ from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.footprint import check_kept
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.memory.base import MemoryShape
-from indexmem.eviction.memory.stack import MemoryStack, module_name
+from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
 

@@ -16,7 +16,8 @@ from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.memory.base import MemoryShape
 from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.eviction.methods.base import MethodContext
-from indexmem.eviction.methods.registry import make_method, needs_training
+from indexmem.eviction.methods.names import needs_training
+from indexmem.eviction.methods.registry import make_method
 
 PLENTY = 2**34
 LENGTH = 120

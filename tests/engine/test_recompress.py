@@ -8,7 +8,7 @@ from method_zoo import every_method
 from tiny_models import VOCABULARY, random_ids, tiny_backbone
 from torch.nn import functional as F
 
-from indexmem.config.modules import IndexerConfig, MemoryConfig
+from indexmem.config.modules import IndexerConfig, MemoryConfig, module_name
 from indexmem.config.schema import EvictionConfig, MethodConfig
 from indexmem.engine.decode import DecodeRow, decode
 from indexmem.engine.lanes import ALIGN
@@ -19,7 +19,7 @@ from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import ACTIVATIONS, NORM_EPS, IndexerShape, IndexerStack
 from indexmem.eviction.memory.base import MemoryShape
 from indexmem.eviction.memory.slots import SlotMemory
-from indexmem.eviction.memory.stack import MemoryStack, module_name
+from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.decode_scorer import CachedTokens
 from indexmem.eviction.methods.names import DECODING

@@ -7,7 +7,7 @@ import torch
 from masked_reference import assert_greedy, gone_after_prefill
 from tiny_models import VOCABULARY, random_ids, tiny_backbone
 
-from indexmem.config.modules import IndexerConfig, MemoryConfig
+from indexmem.config.modules import IndexerConfig, MemoryConfig, module_name
 from indexmem.config.schema import EvictionConfig, MethodConfig
 from indexmem.engine.decode import DecodeRow, decode
 from indexmem.engine.prefill import prefill
@@ -16,7 +16,7 @@ from indexmem.engine.steps import Steps
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import ACTIVATIONS, NORM_EPS, IndexerShape, IndexerStack
 from indexmem.eviction.memory.base import MemoryShape
-from indexmem.eviction.memory.stack import MemoryStack, module_name
+from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.registry import make_method
 from indexmem.models.attention import tapping

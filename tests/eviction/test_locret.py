@@ -13,7 +13,8 @@ from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import IndexerShape, IndexerStack
 from indexmem.eviction.methods.base import MethodContext
 from indexmem.eviction.methods.locret import LocretShape, LocretStack
-from indexmem.eviction.methods.registry import make_method, needs_training
+from indexmem.eviction.methods.names import needs_training
+from indexmem.eviction.methods.registry import make_method
 from indexmem.models.attention import tapping
 from indexmem.models.geometry import Geometry
 

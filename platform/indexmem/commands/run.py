@@ -8,7 +8,7 @@ from indexmem.commands.sweep import sweep_spec
 from indexmem.config.schema import Experiment
 from indexmem.distill.checks import check_distill
 from indexmem.evaluate.grid import plan
-from indexmem.evaluate.modules import trains_first
+from indexmem.evaluate.settings import trains_first
 from indexmem.progress.view import say
 
 

@@ -92,12 +92,25 @@ def check_submitted(verb: str, experiment: Experiment) -> Sequence[Benchmark]:
     if verb == "distill":
         return ()
     from indexmem.benchmarks.registry import make_benchmarks
-    from indexmem.evaluate.settings import check_budgets, check_eviction, check_methods
+    from indexmem.evaluate.settings import (
+        check_budgets,
+        check_eviction,
+        check_made,
+        check_methods,
+        learned_methods,
+        trains_first,
+    )
 
     benchmarks = make_benchmarks(experiment.grid.benchmarks)
     check_methods(experiment.grid.methods)
     check_eviction(experiment.eviction, experiment.indexer, experiment.grid.methods)
     check_budgets(experiment.eviction, experiment.grid)
+    check_made(experiment)
+    if verb == "eval" and trains_first(experiment):
+        say(
+            f"  {', '.join(learned_methods(experiment))}: modules that this spec trains. Where they are not trained on "
+            "the cluster yet, the job ends at once with that sentence; `indexmem submit run SPEC` trains them first"
+        )
     return benchmarks
 
 

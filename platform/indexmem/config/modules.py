@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from indexmem.config.reference import Reference, entry_points_of
+from indexmem.config.reference import Reference, entry_points_of, without_folders
 from indexmem.config.section import Section
 
 Across = Literal["head", "layer", "model"]
@@ -59,6 +59,11 @@ class IndexerConfig(Section):
                 "Use scope=kv_head, or share=head"
             )
         return self
+
+
+def module_name(base: str) -> str:
+    """Name in a checkpoint of the memory trained for evictions of method `base`."""
+    return f"memory-{without_folders(base)}".replace(":", ".")
 
 
 OUR_FEATURES = ("slots", "positive", "linear")

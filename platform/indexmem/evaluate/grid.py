@@ -30,8 +30,8 @@ from indexmem.evaluate.version import ENGINE_VERSION
 from indexmem.evaluate.work import GridCell, Mask, contexts_of
 from indexmem.eviction.footprint import Footprint
 from indexmem.eviction.methods.base import MethodContext
-from indexmem.eviction.methods.names import FULL_CACHE
-from indexmem.eviction.methods.registry import make_method, needs_training
+from indexmem.eviction.methods.names import FULL_CACHE, needs_training
+from indexmem.eviction.methods.registry import make_method
 from indexmem.fetching import noted
 from indexmem.models.backbone import inspect, load_tokenizer, model_fingerprint
 from indexmem.models.geometry import Geometry

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from indexmem.config.modules import IndexerConfig
-from indexmem.config.schema import EvictionConfig, GridConfig, MethodConfig
+from indexmem.config.modules import IndexerConfig, module_name
+from indexmem.config.schema import EvictionConfig, Experiment, GridConfig, MethodConfig
 from indexmem.errors import UserError
-from indexmem.eviction.methods.names import DECODING, FULL_CACHE, base_name, is_shipped
+from indexmem.eviction.methods.names import DECODING, FULL_CACHE, base_name, is_shipped, trained_modules
 
 if TYPE_CHECKING:
     from indexmem.eviction.methods.factories import MethodEntry
@@ -153,3 +153,29 @@ def _entry_of(config: MethodConfig) -> MethodEntry:
     from indexmem.eviction.methods.registry import entry_of
 
     return entry_of(config)
+
+
+def learned_methods(experiment: Experiment) -> list[str]:
+    """Labels of the grid's methods whose modules a spec trains."""
+    return [method.label for method in experiment.grid.methods if trained_modules(method)]
+
+
+def trains_first(experiment: Experiment) -> bool:
+    """Whether the grid compares methods whose modules the spec itself trains."""
+    return bool(learned_methods(experiment)) and experiment.indexer.checkpoint is None
+
+
+def check_made(experiment: Experiment) -> None:
+    """Raises UserError for a method whose module the spec's own training does not make."""
+    if not trains_first(experiment):
+        return
+    config = experiment.distill
+    made = {str(name) for name in config.modules if name != "memory"}
+    made |= {module_name(base) for base in experiment.memory.bases} if "memory" in config.modules else set()
+    for method in experiment.grid.methods:
+        if lacking := sorted(trained_modules(method) - made):
+            raise UserError(
+                f"Method '{method.label}' needs the module {lacking[0]}, and this spec trains "
+                f"{', '.join(sorted(made))}. Add it (distill.modules lists indexer, memory and locret; memory.bases is "
+                "for whose evictions memories are trained), or name trained ones: indexer.checkpoint=FOLDER."
+            )

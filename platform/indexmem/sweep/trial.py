@@ -14,7 +14,7 @@ from indexmem.config.spec import run_root
 from indexmem.distill.runs import DistillRun
 from indexmem.evaluate.grid import plan
 from indexmem.evaluate.local import evaluate_here
-from indexmem.eviction.methods.registry import needs_training
+from indexmem.eviction.methods.names import needs_training
 from indexmem.locks.leases import hold
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.results.schema import OK

@@ -20,13 +20,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from indexmem.config.modules import module_name
 from indexmem.config.schema import Experiment, MethodConfig
 from indexmem.distill.trainees.base import StepContext, Trainee
 from indexmem.errors import UserError
 from indexmem.eviction.indexer import IndexerStack
 from indexmem.eviction.memory.attention import context_and_new, merge
 from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryShape
-from indexmem.eviction.memory.stack import MemoryStack, module_name
+from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.learned import IndexerScores, selection_of
 from indexmem.eviction.methods.registry import make_method

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from indexmem.config.reference import without_folders
+from indexmem.config.modules import module_name
 from indexmem.errors import UserError
 from indexmem.eviction.memory.base import LatentMemory, MemoryShape
 from indexmem.eviction.memory.maps import LinearMemory, PositiveMemory
@@ -34,11 +34,6 @@ def memory_kind(features: str) -> type[LatentMemory]:
             "indexmem.eviction.memory.base.LatentMemory."
         )
     return kind
-
-
-def module_name(base: str) -> str:
-    """Name in a checkpoint of the memory trained for evictions of method `base`."""
-    return f"memory-{without_folders(base)}".replace(":", ".")
 
 
 class MemoryStack(TrainedLayers[MemoryShape]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from indexmem.config.modules import module_name
 from indexmem.config.schema import MethodConfig
 
 FULL_CACHE = "full"
@@ -30,3 +31,19 @@ def is_shipped(config: MethodConfig) -> bool:
     """Whether the method is one of ours; False for somebody's own, for a wrong name, and for a memory of nothing."""
     base = base_name(config)
     return base in SHIPPED and not (base in EVICTS_NOTHING and base != config.name)
+
+
+def needs_training(config: MethodConfig) -> bool:
+    """Whether the method uses weights that a spec trains, and names no folder of its own to take them from."""
+    return bool(trained_modules(config))
+
+
+def trained_modules(config: MethodConfig) -> frozenset[str]:
+    """Names, as in a checkpoint, of the modules that the method takes from what its spec trains."""
+    found: frozenset[str] = frozenset()
+    if "base" in config.params:
+        found = trained_modules(MethodConfig.model_validate(config.params["base"]))
+    if config.params.get("checkpoint"):
+        return found
+    base = base_name(config)
+    return found | ({base} & TRAINED_BY_SPEC) | ({module_name(base)} if base != config.name else set())

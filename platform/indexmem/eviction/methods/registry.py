@@ -21,7 +21,6 @@ from kvpress import (
 
 from indexmem.config.schema import MethodConfig
 from indexmem.errors import UserError
-from indexmem.eviction.memory.stack import module_name
 from indexmem.eviction.methods.adakv import (
     AdaKV,
     AdaKVConfig,
@@ -160,19 +159,3 @@ def entry_of(config: MethodConfig) -> MethodEntry:
             "methods", "method", config.name, [*METHODS, INDEXMEM], "; NAME+memory adds a trained memory"
         )
     return entry
-
-
-def needs_training(config: MethodConfig) -> bool:
-    """Whether the method uses weights that a spec trains, and names no folder of its own to take them from."""
-    return bool(trained_modules(config))
-
-
-def trained_modules(config: MethodConfig) -> frozenset[str]:
-    """Names, as in a checkpoint, of the modules that the method takes from what its spec trains."""
-    found: frozenset[str] = frozenset()
-    if "base" in config.params:
-        found = trained_modules(MethodConfig.model_validate(config.params["base"]))
-    if config.params.get("checkpoint"):
-        return found
-    base = base_name(config)
-    return found | ({base} & TRAINED_BY_SPEC) | ({module_name(base)} if base != config.name else set())

@@ -11,10 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from indexmem.config.modules import module_name
 from indexmem.eviction.checkpoint import check_geometry, weights_hash
 from indexmem.eviction.context import ContextCache, RowCache
 from indexmem.eviction.memory.base import Evicted, LatentMemory, MemoryState
-from indexmem.eviction.memory.stack import MemoryStack, memory_kind, module_name
+from indexmem.eviction.memory.stack import MemoryStack, memory_kind
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.decode_scorer import DecodeScorer
 from indexmem.models.attention import LayerTap, output_weight

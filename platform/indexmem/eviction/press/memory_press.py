@@ -15,10 +15,11 @@ from kvpress.utils import get_prerope_query_states
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from indexmem.config.modules import module_name
 from indexmem.errors import UserError
 from indexmem.eviction.checkpoint import save_modules
 from indexmem.eviction.indexer import INDEXER
-from indexmem.eviction.memory.stack import MemoryStack, module_name
+from indexmem.eviction.memory.stack import MemoryStack
 from indexmem.eviction.methods.kvpress_scores import window_by_age
 from indexmem.eviction.modules_source import local_or_downloaded
 from indexmem.eviction.press.attached import AttachedMemories
