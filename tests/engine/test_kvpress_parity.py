@@ -39,7 +39,7 @@ def spec_of(model: str, methods: list[str], samples: int, root: str) -> Experime
                 "benchmarks": ["niah_single_2"],
                 "length": 384,
                 "samples": samples,
-                "max_new_tokens": 16,
+                "max_new_tokens": 10,
             },
             "run": {"root": root},
         },
