@@ -108,6 +108,32 @@ def test_a_bad_question_is_named(tmp_path, questions, said):
         list(benchmark.samples(1, BUILD))
 
 
+def test_a_row_may_be_a_conversation(tmp_path):
+    turns = [{"question": "And the boat?", "answers": ["at sea", "sea"], "answer_prefix": "It", "max_new_tokens": 5}]
+    (sample,) = make(write(tmp_path, ROW | {"turns": turns})).samples(1, BUILD)
+    (first, second) = sample.asked
+    assert (first.question, first.references) == (ROW["question"], ("in the harbour",))
+    assert (second.question, second.answer_prefix, second.max_new_tokens) == ("And the boat?", "It", 5)
+    benchmark = make(write(tmp_path, ROW | {"turns": turns}))
+    assert benchmark.score("by the sea", second) == 1.0
+    with pytest.raises(UserError, match="prompt and answer take"):
+        list(make(write(tmp_path, ROW | {"turns": turns * 9})).samples(1, BUILD))
+
+
+@pytest.mark.parametrize(
+    ("turn", "said"),
+    [
+        ("And?", "turn 2 must be a mapping"),
+        ({"question": "And?"}, "turn 2: the field 'answers' is missing"),
+        ({"question": "And?", "answers": []}, "turn 2: 'answers' must list one"),
+        ({"question": "And?", "answers": ["x"], "metric": "f1"}, "turn 2: 'metric' is said once"),
+    ],
+)
+def test_a_bad_turn_is_named(tmp_path, turn, said):
+    with pytest.raises(UserError, match=said):
+        list(make(write(tmp_path, ROW | {"turns": [turn]})).samples(1, BUILD))
+
+
 def test_a_sample_without_a_context_is_a_group_of_its_own():
     """As maths problems are; where a context is read, an empty one is refused."""
     samples = [Sample(f"maths/{number}", "maths", "", "what?", "", ("x",), 9) for number in range(2)]

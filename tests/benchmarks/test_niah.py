@@ -276,3 +276,19 @@ def test_the_recipe_tells_how_many_questions_and_of_what():
         for task in niah_questions(**settings)
     }
     assert len(hashes) == 5
+
+
+def test_turns_ask_the_same_questions_in_one_sample():
+    build = build_for(length=2400)
+    (apart,), (together,) = (niah_questions(questions=3, turns=turns) for turns in (False, True))
+    (sample, other) = together.samples(2, build)
+    assert (sample.id, other.id) == ("niah_turns/0", "niah_turns/1")
+    assert len(sample.turns) == 2
+    for asked in sample.asked:
+        (key,) = re.findall(r"special magic number for (\S+) mentioned", asked.question)
+        assert f"One of the special magic numbers for {key} is: {asked.references[0]}." in sample.context
+    assert len({asked.references for asked in sample.asked}) == 3
+    assert len(list(apart.samples(3, build))) == 3
+    read = sum(tokens_of(asked, build) for asked in sample.asked)
+    context = len(encode(build.tokenizer, PromptFormat.of(build.tokenizer).context(sample.context)))
+    assert read - 2 * context <= 2400, "context, all questions and all answers"

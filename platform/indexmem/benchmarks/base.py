@@ -10,7 +10,7 @@ import json
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from indexmem.config.spec import content_hash
@@ -21,8 +21,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """A question that follows the answer to the one before, which the model keeps in its cache."""
+
+    question: str
+    answer_prefix: str
+    references: tuple[str, ...]
+    max_new_tokens: int
+
+
+@dataclass(frozen=True)
 class Sample:
-    """One question about one text, ready to be rendered by `PromptFormat`.
+    """One question about one text, ready to be rendered by `PromptFormat`; with `turns`, a conversation about it.
 
     `labels` are facets that a report may group by, such as depth or category; `extra` is what the scorer needs beyond
     references. Both hold JSON-like values. Samples of one `group` are easy or hard together, and statistics take them
@@ -41,8 +51,15 @@ class Sample:
     min_new_tokens: int = 0  # nothing ends an answer before
     group: str = ""  # by default all samples with this context, in any benchmark
     repeat: int = 0  # which of several sampled answers to the same prompt
+    turns: tuple[Turn, ...] = ()  # what is asked after that; the score is the mean over all answers
     labels: Mapping[str, Any] = field(default_factory=dict, hash=False)
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def asked(self) -> tuple[Sample, ...]:
+        """A sample for each of its questions, which is how they are scored."""
+        first = replace(self, turns=())
+        return (first, *(replace(first, **vars(turn)) for turn in self.turns))
 
     @property
     def read_first(self) -> tuple[bool, str]:

@@ -15,6 +15,7 @@ Shapes: R rows, H KV heads, n question tokens (padded).
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -40,6 +41,14 @@ GREEDY = DecodingConfig()
 
 
 @dataclass(frozen=True)
+class FollowUp:
+    """A question that is read after the answer before it, which stays in the cache."""
+
+    question_ids: list[int]  # begins with what ends an answer; the token that ended one by itself is not read
+    max_new_tokens: int
+
+
+@dataclass(frozen=True)
 class DecodeRow:
     """One cell of one sample, ready to answer."""
 
@@ -51,6 +60,12 @@ class DecodeRow:
     stop: tuple[str, ...] = ()  # texts that end the answer
     min_new_tokens: int = 0  # nothing ends it before
     seed: int = 0  # of its draws, when they are drawn
+    follow_ups: tuple[FollowUp, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Tokens at most behind the first question: answers and further questions, which are read token by token."""
+        return self.max_new_tokens + sum(len(each.question_ids) + each.max_new_tokens for each in self.follow_ups)
 
     @property
     def policy(self) -> EvictionConfig | None:
@@ -59,7 +74,7 @@ class DecodeRow:
     @property
     def bytes_at_end(self) -> int:
         """K and V when the answer is longest; a sliding-window layer holds its window and the question."""
-        question, new = len(self.question_ids), self.max_new_tokens
+        question, new = len(self.question_ids), self.steps
         lengths = [length for layer in range(len(self.cache.kept_HK)) for length in self.cache.lengths(layer)]
         heads, tokens = len(lengths), sum(lengths)
         if self.compression is not None:  # in the mean: heads may share the budget
@@ -78,11 +93,12 @@ class DecodeRow:
 @dataclass(frozen=True)
 class Answer:
     token_ids: list[int]  # the ending token included, as kvpress does
-    ended: bool  # False: cut at its limit
+    ended: bool  # False: cut at its limit; of the last answer
     held_mean: float  # tokens that a head held, over steps, layers and heads
     held_max: int
     seconds: float  # the batch's wall time
     batch: int  # rows in the batch
+    later: tuple[list[int], ...] = ()  # answers to the follow-ups
 
 
 def decode(
@@ -153,12 +169,12 @@ class DecodeBatch:
         self._started = time.perf_counter()
         self._backbone, self._rows = backbone, rows
         self._question = max(len(row.question_ids) for row in rows)
-        self._longest = max(row.max_new_tokens for row in rows)
+        self._longest = max(row.steps for row in rows)
         room = room_for(self._question, self._longest, rows[0].policy)
         self._cache = RaggedCache([row.cache for row in rows], room, at_once=self._question)
         self._endings = [Endings(backbone.tokenizer, backbone.eos_ids, row.stop, row.min_new_tokens) for row in rows]
         choices = [
-            RowChoice(row.max_new_tokens, row.seed, ending.forbidden, row.min_new_tokens)
+            RowChoice(row.steps, row.seed, ending.forbidden, row.min_new_tokens)
             for row, ending in zip(rows, self._endings)
         ]
         self._choice = TokenChoice(choices, decoding, self._cache.device)
@@ -169,7 +185,7 @@ class DecodeBatch:
         self._batch = list(range(len(rows)))  # rows still in it, running or not
         self._running = set(self._batch)
         self._ended: set[int] = set()
-        self._generated: list[list[int]] = [[] for _ in rows]
+        self._turns = [RowTurns(row) for row in rows]
         self._held = HeldTokens(self._cache, len(rows))
 
     def run(self) -> list[Answer]:
@@ -178,8 +194,8 @@ class DecodeBatch:
             self._generate(Steps(self._backbone, self._cache, watched, self._choice))
         seconds = time.perf_counter() - self._started
         return [
-            Answer(tokens, row in self._ended, *self._held.of(row), seconds, len(self._rows))
-            for row, tokens in enumerate(self._generated)
+            Answer(first, row in self._ended, *self._held.of(row), seconds, len(self._rows), tuple(later))
+            for row, (first, *later) in enumerate(turns.answers for turns in self._turns)
         ]
 
     def _generate(self, steps: Steps) -> None:
@@ -187,16 +203,19 @@ class DecodeBatch:
         self._held.measure(self._batch)
         for produced in range(1, self._longest + 1):
             self._held.count(self._running)
-            self._take(token_R.tolist())
+            forced = self._take(token_R.tolist())
             if not self._running:
                 break
+            if forced:
+                token_R = token_R.clone()
+                token_R[list(forced)] = torch.tensor(list(forced.values()), device=token_R.device)
             if len(self._running) < COMPACT_BELOW[self._cache.device.type] * len(self._batch):
                 token_R, position_R = self._drop_finished(token_R, position_R)
             recompression = self._recompression
             if recompression is not None and (produced - 1) % recompression.config.decode_every == 0:
                 recompression.compress(remaining=self._longest - produced)
                 self._held.measure(self._batch)
-            token_R = steps.next(token_R, position_R, self._longest - produced)
+            token_R = steps.next(token_R, position_R, self._longest - produced, bool(forced))
             position_R = position_R + 1
             self._held.grow()
 
@@ -212,17 +231,29 @@ class DecodeBatch:
         token_R = steps.feed(ids_Rn, positions_Rn.clamp(min=0), columns_n >= pad_R[:, None])
         return token_R, positions_Rn[:, -1] + 1
 
-    def _take(self, tokens: list[int]) -> None:
-        """Append the batch's newest tokens; rows that end with them stop running."""
-        for row, token in zip(self._batch, tokens):
+    def _take(self, tokens: list[int]) -> dict[int, int]:
+        """Take the batch's newest tokens; rows that end with them stop running. Returns what is to be fed instead of
+        some of them, by place in the batch: tokens of follow-ups."""
+        forced: dict[int, int] = {}
+        for place, (row, token) in enumerate(zip(self._batch, tokens)):
             if row not in self._running:
                 continue
-            generated = self._generated[row]
-            generated.append(token)
-            if self._endings[row].reached(generated):
+            turns = self._turns[row]
+            if turns.forced:
+                forced[place] = turns.forced.popleft()
+                continue
+            turns.answers[-1].append(token)
+            ended = self._endings[row].reached(turns.answers[-1])
+            if not ended and len(turns.answers[-1]) < turns.limit:
+                continue
+            if turns.follow():
+                if token in self._backbone.eos_ids:
+                    forced[place] = turns.forced.popleft()
+                continue
+            self._running.remove(row)
+            if ended:
                 self._ended.add(row)
-            if row in self._ended or len(generated) == self._rows[row].max_new_tokens:
-                self._running.remove(row)
+        return forced
 
     def _drop_finished(self, token_R: Tensor, position_R: Tensor) -> tuple[Tensor, Tensor]:
         staying = [index for index, row in enumerate(self._batch) if row in self._running]
@@ -233,6 +264,25 @@ class DecodeBatch:
             self._recompression.select(keep_R)
         self._batch = [self._batch[index] for index in staying]
         return token_R[keep_R], position_R[keep_R]
+
+
+class RowTurns:
+    """A row's answers so far, and what of its next question is still to be read."""
+
+    def __init__(self, row: DecodeRow) -> None:
+        self.answers: list[list[int]] = [[]]
+        self.limit = row.max_new_tokens  # of the answer that grows
+        self.forced: deque[int] = deque()
+        self._left = deque(row.follow_ups)
+
+    def follow(self) -> bool:
+        """Begin the next turn; False when there is none."""
+        if not self._left:
+            return False
+        turn = self._left.popleft()
+        self.answers.append([])
+        self.forced, self.limit = deque(turn.question_ids), turn.max_new_tokens
+        return True
 
 
 class HeldTokens:

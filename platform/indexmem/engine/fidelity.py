@@ -49,7 +49,9 @@ def fidelity(
     A cache that is compressed while decoding is taken as it is before that. `batch_bytes` as in `decode`.
     """
     forced = [
-        replace(row, question_ids=[*row.question_ids, *answer_ids[:-1]], max_new_tokens=1, compression=None)
+        replace(
+            row, question_ids=[*row.question_ids, *answer_ids[:-1]], max_new_tokens=1, compression=None, follow_ups=()
+        )
         for row in (full, *rows)
     ]
     logits_bytes = len(answer_ids) * backbone.model.config.get_text_config().vocab_size * backbone.model.dtype.itemsize

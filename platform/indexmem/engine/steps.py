@@ -65,13 +65,16 @@ class Steps:
         logits_R1V = read(self._backbone, self._cache, ids_Rn, positions_Rn, valid_Rn, watched=self._watched)
         return self._choose(logits_R1V[:, -1])
 
-    def next(self, token_R: Tensor, position_R: Tensor, remaining: int) -> Tensor:
-        """Feed each row's last token at its position; `remaining` steps at most will follow in all."""
+    def next(self, token_R: Tensor, position_R: Tensor, remaining: int, forced: bool = False) -> Tensor:
+        """Feed each row's last token at its position, or one that is `forced` on it; `remaining` steps at most will
+        follow in all."""
         if not self._capturable:
             return self._feed_one(token_R, position_R)
         shape = (len(token_R), self._cache.opened.reach_after(1))
         if self._graph is not None and shape == self._shape:
             self._cache.opened.replayed()
+            if forced:
+                self._token_R.copy_(token_R)
             self._graph.replay()
         elif shape == self._last_shape and remaining >= WORTH_CAPTURING:
             self._capture(token_R, position_R)

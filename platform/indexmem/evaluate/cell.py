@@ -14,16 +14,16 @@ from indexmem.benchmarks.base import Benchmark, Sample
 from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.budget import NOTHING_EVICTED
 from indexmem.config.schema import Experiment, MethodConfig
-from indexmem.engine.decode import Answer, DecodeRow, decode
+from indexmem.engine.decode import Answer, DecodeRow, FollowUp, decode
 from indexmem.engine.fidelity import fidelity
 from indexmem.errors import UserError
 from indexmem.evaluate.compress import CompressedCell, CompressedCells, compress_cells
-from indexmem.evaluate.rows import ResultRow, base_row, failed_row, scored
+from indexmem.evaluate.rows import ResultRow, base_row, failed_row, scored_turns
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.registry import FULL_CACHE, make_method
 from indexmem.models.backbone import Backbone, load_backbone
-from indexmem.models.prompt import PromptFormat, encode
+from indexmem.models.prompt import PromptFormat, between_turns, encode
 from indexmem.results.schema import OK, SCHEMA_VERSION
 
 REFERENCE = "reference"  # of a full cache that is answered from, and not asked for
@@ -36,6 +36,7 @@ class Prompt:
     format: PromptFormat
     context_ids: list[int]
     question_ids: list[int]
+    follow_ups: tuple[FollowUp, ...] = ()
 
 
 Ready = tuple[Task, Prompt, GridCell, CompressedCell]  # what an answer is decoded from
@@ -151,7 +152,10 @@ class CellEvaluator:
         for part, ids in (("context", context_ids), ("question", question_ids)):
             if not ids:
                 raise UserError(f"The {part} of {sample.id} has no tokens, so there is nothing to read.")
-        return Prompt(prompt, context_ids, question_ids)
+        between = between_turns(tokenizer) if sample.turns else ""
+        later = [(between + prompt.question(turn.question, turn.answer_prefix), turn) for turn in sample.turns]
+        follow_ups = tuple(FollowUp(encode(tokenizer, text), turn.max_new_tokens) for text, turn in later)
+        return Prompt(prompt, context_ids, question_ids, follow_ups)
 
     def _decode_row(self, task: Task, prompt: Prompt, cell: GridCell, done: CompressedCell) -> DecodeRow:
         return DecodeRow(
@@ -163,6 +167,7 @@ class CellEvaluator:
             task.sample.stop,
             task.sample.min_new_tokens,
             draw_seed(self.experiment.grid.seed, task.sample),
+            prompt.follow_ups,
         )
 
     def _row(self, task: Task, prompt: Prompt, cell: GridCell, done: CompressedCell, answer: Answer) -> ResultRow:
@@ -170,15 +175,17 @@ class CellEvaluator:
         context_tokens = len(prompt.context_ids)
         full_kv_bytes = self.backbone.geometry.kv_bytes(context_tokens, self.backbone.model.dtype.itemsize)
         lengths = [length for layer in range(len(cache.kept_HK)) for length in cache.lengths(layer)]
-        text = str(self.backbone.tokenizer.decode(answer.token_ids, skip_special_tokens=True))
+        said = (answer.token_ids, *answer.later)
+        texts = [str(self.backbone.tokenizer.decode(ids, skip_special_tokens=True)) for ids in said]
+        text = texts[0] if not sample.turns else "\n".join(f"[{turn}] {one}" for turn, one in enumerate(texts, start=1))
         try:
-            scores = scored(benchmark, text, sample)
+            scores = scored_turns(benchmark, texts, sample)
         except Exception as error:  # whatever a scorer stumbles over is about this answer alone
             return self._failed_row(sample, cell, error) | {"prediction": text}
         measured = {
             "context_tokens": context_tokens,
             "question_tokens": len(prompt.question_ids),
-            "new_tokens": len(answer.token_ids),
+            "new_tokens": sum(map(len, said)),
             "kept_min": min(lengths),
             "kept_mean": sum(lengths) / len(lengths),
             "kept_max": max(lengths),
@@ -195,9 +202,9 @@ class CellEvaluator:
             "decode_batch": answer.batch,
             "device": _device_name(self.backbone.device),
         }
-        said = {"prediction": text, "protocol": benchmark.protocol, "truncated": not answer.ended, "status": OK}
+        outcome = {"prediction": text, "protocol": benchmark.protocol, "truncated": not answer.ended, "status": OK}
         known = base_row(self.experiment, sample, cell, self.backbone.fingerprint, self.provenance)
-        return known | said | scores | measured
+        return known | outcome | scores | measured
 
     def _failed_row(self, sample: Sample, cell: GridCell, error: BaseException) -> ResultRow:
         return failed_row(self.experiment, sample, cell, self.backbone.fingerprint, error, self.provenance)

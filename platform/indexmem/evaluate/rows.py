@@ -66,6 +66,15 @@ def scored(benchmark: Benchmark, prediction: str, sample: Sample) -> ResultRow:
     }
 
 
+def scored_turns(benchmark: Benchmark, predictions: Sequence[str], sample: Sample) -> ResultRow:
+    """`scored` of an answer to each of the sample's questions: the mean of their scores, and each by itself."""
+    each = [scored(benchmark, text, asked) for text, asked in zip(predictions, sample.asked, strict=True)]
+    if not sample.turns:
+        return each[0]
+    scores = {f"turn {number}": row["score"] for number, row in enumerate(each, start=1)}
+    return each[0] | {"score": sum(scores.values()) / len(scores), "other_scores": json.dumps(scores)}
+
+
 def base_row(
     experiment: Experiment, sample: Sample, cell: GridCell, model_fingerprint: str, provenance: Mapping[str, Any]
 ) -> ResultRow:
@@ -89,7 +98,7 @@ def base_row(
         "labels": json.dumps(sample.labels, sort_keys=True),
         "length": experiment.grid.length,
         "settings": json.dumps(settings_of(experiment), sort_keys=True),
-        "references": list(map(well_formed, sample.references)),
+        "references": [well_formed(text) for asked in sample.asked for text in asked.references],
         "git_commit": provenance["git_commit"],
         "versions": json.dumps(provenance["versions"], sort_keys=True),
         "host": provenance["host"],

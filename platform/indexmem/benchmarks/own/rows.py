@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from indexmem.benchmarks.own.choice import check_options, letters_of
 from indexmem.benchmarks.own.metrics import COMBINE, whole
@@ -11,6 +12,7 @@ from indexmem.benchmarks.rows import BenchmarkRow, check_fields, check_type, row
 from indexmem.errors import UserError
 from indexmem.files import expanded
 
+TURN_FIELDS: Mapping[str, type] = MappingProxyType({"question": str, "answers": list})
 FIELDS: Mapping[str, type] = MappingProxyType({"context": str, "question": str, "answers": list})
 OPTIONAL: Mapping[str, type] = MappingProxyType(
     {
@@ -21,6 +23,7 @@ OPTIONAL: Mapping[str, type] = MappingProxyType(
         "max_new_tokens": int,
         "labels": dict,
         "group": str,
+        "turns": list,
     }
 )
 
@@ -66,6 +69,8 @@ def check_own_row(row: BenchmarkRow, where: str) -> None:
     for field, kind in OPTIONAL.items():
         if row.get(field) is not None:
             check_type(row[field], kind, f"{where}: '{field}'")
+    for number, turn in enumerate(row.get("turns") or (), start=2):
+        check_turn(turn, row, f"{where}, turn {number}")
     for field in ("answers", "options"):
         for text in row.get(field) or ():
             check_type(text, str, f"{where}: each of '{field}'")
@@ -79,6 +84,17 @@ def check_own_row(row: BenchmarkRow, where: str) -> None:
         _check_metric(row, where)
     else:
         _check_choice(row, where)
+
+
+def check_turn(turn: Any, row: BenchmarkRow, where: str) -> None:
+    """Raises UserError for a further question that cannot be asked, or has a field that only the first one has."""
+    check_type(turn, dict, where)
+    check_fields(turn, TURN_FIELDS, where)
+    if unknown := sorted(turn.keys() - {*TURN_FIELDS, "answer_prefix", "max_new_tokens"}):
+        raise UserError(f"{where}: '{unknown[0]}' is said once, beside the first question.")
+    if row.get("options") is not None:
+        raise UserError(f"{where}: a row with 'options' has no further turns. Leave out one of the two.")
+    check_own_row({field: value for field, value in row.items() if field != "turns"} | turn, where)
 
 
 def _check_metric(row: BenchmarkRow, where: str) -> None:

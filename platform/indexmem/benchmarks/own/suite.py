@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
+from indexmem.benchmarks.base import Benchmark, BuildContext, Sample, Turn
 from indexmem.benchmarks.own.choice import chosen, letters_of, option_lines
 from indexmem.benchmarks.own.metrics import own_scorers, score, whole
 from indexmem.benchmarks.own.rows import read_own_rows
@@ -18,7 +18,7 @@ from indexmem.config.reference import without_folders
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
 from indexmem.files import expanded
-from indexmem.models.prompt import PromptFormat, encode
+from indexmem.models.prompt import PromptFormat, between_turns, encode
 from indexmem.plugins.load import Found
 
 Match = Literal["any", "all"]
@@ -43,8 +43,11 @@ class JsonlBenchmark(Benchmark):
         prompt = PromptFormat.of(build.tokenizer)
         for index, row in enumerate(self._rows[:count]):
             sample = self._sample(row, index, build.max_new_tokens)
-            rendered = prompt.context(sample.context), prompt.question(sample.question, sample.answer_prefix)
-            needed = sum(len(encode(build.tokenizer, text)) for text in rendered) + sample.max_new_tokens
+            between = between_turns(build.tokenizer) if sample.turns else ""
+            asked = [between + prompt.question(one.question, one.answer_prefix) for one in sample.asked]
+            rendered = (prompt.context(sample.context), asked[0].removeprefix(between), *asked[1:])
+            needed = sum(len(encode(build.tokenizer, text)) for text in rendered)
+            needed += sum(one.max_new_tokens for one in sample.asked)
             if needed > build.length:
                 raise UserError(
                     f"{self.path}, row {index + 1}: prompt and answer take {needed} tokens, and grid.length is "
@@ -91,6 +94,16 @@ class JsonlBenchmark(Benchmark):
             extra = {"options": options, "right": letters_of(row["answers"], options, f"row {index + 1}")}
             references = tuple(line for line in option_lines(options).split("\n") if line[0] in extra["right"])
             question = f"{question}\n{option_lines(options)}\n"
+        limit = max_new_tokens or row.get("max_new_tokens") or self.max_new_tokens
+        turns = tuple(
+            Turn(
+                turn["question"],
+                turn.get("answer_prefix") or "",
+                tuple(turn["answers"]),
+                max_new_tokens or turn.get("max_new_tokens") or limit,
+            )
+            for turn in row.get("turns") or ()
+        )
         return Sample(
             id=f"{self.name}/{index}",
             benchmark=self.name,
@@ -98,7 +111,8 @@ class JsonlBenchmark(Benchmark):
             question=question,
             answer_prefix=row.get("answer_prefix") or "",
             references=references,
-            max_new_tokens=max_new_tokens or row.get("max_new_tokens") or self.max_new_tokens,
+            max_new_tokens=limit,
+            turns=turns,
             group=f"{self.name}/{row['group']}" if row.get("group") else "",
             labels=row.get("labels") or {},
             extra=extra,

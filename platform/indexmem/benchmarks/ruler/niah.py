@@ -55,6 +55,7 @@ class NeedleTask(RulerTask):
     values: int = 1
     queries: int = 1
     questions: int = 1
+    conversation: bool = False  # in which they are asked one after another
     max_new_tokens: int = 128
 
     def drawing(self, build: BuildContext) -> DrawText:
@@ -67,7 +68,10 @@ class NeedleTask(RulerTask):
         words = [word_list("adjective"), word_list("noun")] if self.key == "words" else []
         text = self._filler_text(build)
         unspaced = {} if is_spaced(text) else {"unspaced": UNSPACED}
-        told = {field: getattr(self, field) for field in ("haystack", "key", "value", "keys", "values", "queries")}
+        told = {
+            field: getattr(self, field)
+            for field in ("haystack", "key", "value", "keys", "values", "queries", "conversation")
+        }
         several = {} if self.questions == 1 else {"questions": self.questions, **told}  # which the name does not tell
         return {"filler": content_hash(text), "words": content_hash(words), **unspaced, **several}
 
@@ -106,6 +110,7 @@ class NeedleTask(RulerTask):
             context=lambda units: intro + filler.with_needles(units, needles) + "\n",
             unit_tokens=filler.tokens,
             asked=asked,
+            conversation=self.conversation,
             most=distractors if shared is None else None,
         )
 
@@ -143,9 +148,17 @@ def niah_questions(
     haystack: Literal["noise", "essay", "needle"] = "essay",
     key: Literal["words", "uuid"] = "words",
     value: Literal["number", "uuid"] = "number",
+    turns: bool = False,
 ) -> Sequence[Benchmark]:
-    """Texts with `questions` of RULER's needles, each asked for by a question of its own."""
+    """Texts with `questions` of RULER's needles, each asked for by a question of its own; with `turns`, one after
+    another in a conversation whose answers stay in the cache."""
     task = NeedleTask(
-        name="niah_questions", haystack=haystack, key=key, value=value, keys=questions, questions=questions
+        name="niah_turns" if turns else "niah_questions",
+        haystack=haystack,
+        key=key,
+        value=value,
+        keys=questions,
+        questions=questions,
+        conversation=turns,
     )
     return (task,)

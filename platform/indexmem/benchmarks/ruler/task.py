@@ -10,15 +10,15 @@ from __future__ import annotations
 import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
-from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
+from indexmem.benchmarks.base import Benchmark, BuildContext, Sample, Turn
 from indexmem.benchmarks.ruler.fit import largest_fit
 from indexmem.benchmarks.scorers import string_match_all
 from indexmem.errors import UserError
-from indexmem.models.prompt import PromptFormat, encode
+from indexmem.models.prompt import PromptFormat, between_turns, encode
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class Draft:
 
     context: Callable[[int], str]  # units of filler -> the text to be compressed
     unit_tokens: Sequence[int]  # estimate for each unit; see `largest_fit`
-    asked: tuple[Asked, ...]  # each is a sample of its own
+    asked: tuple[Asked, ...]  # each is a sample of its own, unless
+    conversation: bool = False  # they are turns of one
     least: int = 1  # units below which the sample means nothing
     most: int | None = None  # units that there are; None: they repeat
 
@@ -70,9 +71,12 @@ class RulerTask(Benchmark):
         """The questions about `draft`, which holds as much filler as fits with the longest of them. Raises UserError
         when the least that it needs does not."""
         limit = self.generation_limit(build)
-        reserved = limit + max(
-            len(encode(build.tokenizer, prompt.question(asked.question, asked.answer_prefix))) for asked in draft.asked
-        )
+        tokens = [
+            limit + len(encode(build.tokenizer, prompt.question(x.question, x.answer_prefix))) for x in draft.asked
+        ]
+        reserved = max(tokens)
+        if draft.conversation:
+            reserved = sum(tokens) + len(tokens) * len(encode(build.tokenizer, between_turns(build.tokenizer)))
 
         def cost(units: int) -> int:
             return len(encode(build.tokenizer, prompt.context(draft.context(units))))
@@ -86,9 +90,9 @@ class RulerTask(Benchmark):
                 f"Set grid.length to at least {least + reserved}, or lower grid.max_new_tokens (now {limit})."
             )
         context = draft.context(units)
-        for number, asked in enumerate(draft.asked, start=index * len(draft.asked)):
-            yield Sample(
-                id=f"{self.name}/{number}",
+        samples = [
+            Sample(
+                id=f"{self.name}/{index * len(draft.asked) + number}",
                 benchmark=self.name,
                 context=context,
                 question=asked.question,
@@ -97,3 +101,10 @@ class RulerTask(Benchmark):
                 max_new_tokens=limit,
                 labels=asked.labels,
             )
+            for number, asked in enumerate(draft.asked)
+        ]
+        if not draft.conversation:
+            yield from samples
+            return
+        turns = tuple(Turn(x.question, x.answer_prefix, x.references, x.max_new_tokens) for x in samples[1:])
+        yield replace(samples[0], id=f"{self.name}/{index}", turns=turns)
