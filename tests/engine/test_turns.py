@@ -10,7 +10,8 @@ from tiny_tokenizers import SENTENCES
 from indexmem.benchmarks.base import Sample, Turn
 from indexmem.config.budget import Budget
 from indexmem.config.load import validate
-from indexmem.engine.decode import DecodeRow, FollowUp, decode
+from indexmem.engine.answers import FollowUp
+from indexmem.engine.decode import DecodeRow, decode
 from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.models.backbone import Backbone

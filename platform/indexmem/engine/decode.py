@@ -6,6 +6,7 @@
    New K and V are stored and attended to (lane_attention.py), the latent memory of evicted tokens is read
    (memories.py), and layers with a sliding window see their windows (rings.py).
 4. Sample: each pass gives the next token of each row, until something ends its answer. sampling.py
+   A conversation then reads its next question, a token a step, behind that answer. answers.py
 5. Every so many tokens grown caches are compressed again. recompress.py
 
 The text of a row equals what the cell gives alone: rows share columns and matmuls, never attention or random numbers.
@@ -15,8 +16,7 @@ Shapes: R rows, H KV heads, n question tokens (padded).
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from indexmem.config.decoding import DecodingConfig
 from indexmem.config.schema import EvictionConfig
+from indexmem.engine.answers import FollowUp, HeldTokens, RowTurns
 from indexmem.engine.cache import RaggedCache
 from indexmem.engine.recompress import Compression, Recompression, room_for
 from indexmem.engine.sampling import Endings, RowChoice, TokenChoice
@@ -38,14 +39,6 @@ GPU_SHARE = 0.75  # of free memory: the rest is for padding, masks and activatio
 COMPACT_BELOW = {"cpu": 0.75, "cuda": 0.25}
 
 GREEDY = DecodingConfig()
-
-
-@dataclass(frozen=True)
-class FollowUp:
-    """A question that is read after the answer before it, which stays in the cache."""
-
-    question_ids: list[int]  # begins with what ends an answer; the token that ended one by itself is not read
-    max_new_tokens: int
 
 
 @dataclass(frozen=True)
@@ -185,7 +178,7 @@ class DecodeBatch:
         self._batch = list(range(len(rows)))  # rows still in it, running or not
         self._running = set(self._batch)
         self._ended: set[int] = set()
-        self._turns = [RowTurns(row) for row in rows]
+        self._turns = [RowTurns(row.max_new_tokens, row.follow_ups) for row in rows]
         self._held = HeldTokens(self._cache, len(rows))
 
     def run(self) -> list[Answer]:
@@ -264,59 +257,3 @@ class DecodeBatch:
             self._recompression.select(keep_R)
         self._batch = [self._batch[index] for index in staying]
         return token_R[keep_R], position_R[keep_R]
-
-
-class RowTurns:
-    """A row's answers so far, and what of its next question is still to be read."""
-
-    def __init__(self, row: DecodeRow) -> None:
-        self.answers: list[list[int]] = [[]]
-        self.limit = row.max_new_tokens  # of the answer that grows
-        self.forced: deque[int] = deque()
-        self._left = deque(row.follow_ups)
-
-    def follow(self) -> bool:
-        """Begin the next turn; False when there is none."""
-        if not self._left:
-            return False
-        turn = self._left.popleft()
-        self.answers.append([])
-        self.forced, self.limit = deque(turn.question_ids), turn.max_new_tokens
-        return True
-
-
-class HeldTokens:
-    """How many tokens a row's heads hold while it answers, summed over steps; rows are known by their first number.
-
-    The first step is the one that reads the question. From then on a lane grows by a token a step, until the cache is
-    repacked: so it is enough to measure the batch's buffers then.
-    """
-
-    def __init__(self, cache: RaggedCache, rows: int) -> None:
-        self._cache = cache
-        self._mean, self._most = [0.0] * rows, [0] * rows  # at the last measurement, over layers and heads
-        self._since = 0  # steps since
-        self._total, self._peak, self._steps = [0.0] * rows, [0] * rows, [0] * rows
-
-    def measure(self, rows: Sequence[int]) -> None:
-        """Count what the cache holds now of its `rows`, in their order."""
-        lengths_LRH = self._cache.lengths().unflatten(1, (len(rows), self._cache.heads))
-        means, peaks = lengths_LRH.double().mean((0, 2)).tolist(), lengths_LRH.amax((0, 2)).tolist()
-        for row, mean, most in zip(rows, means, peaks):
-            self._mean[row], self._most[row] = mean, most
-        self._since = 0
-
-    def grow(self) -> None:
-        """A token more in every lane."""
-        self._since += 1
-
-    def count(self, rows: Iterable[int]) -> None:
-        """A step of these rows."""
-        for row in rows:
-            self._total[row] += self._mean[row] + self._since
-            self._peak[row] = max(self._peak[row], self._most[row] + self._since)
-            self._steps[row] += 1
-
-    def of(self, row: int) -> tuple[float, int]:
-        """Mean over the row's steps, layers and heads, and the most that a head held."""
-        return self._total[row] / self._steps[row], self._peak[row]

@@ -14,7 +14,8 @@ from indexmem.benchmarks.base import Benchmark, Sample
 from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.budget import NOTHING_EVICTED
 from indexmem.config.schema import Experiment, MethodConfig
-from indexmem.engine.decode import Answer, DecodeRow, FollowUp, decode
+from indexmem.engine.answers import FollowUp
+from indexmem.engine.decode import Answer, DecodeRow, decode
 from indexmem.engine.fidelity import fidelity
 from indexmem.errors import UserError
 from indexmem.evaluate.compress import CompressedCell, CompressedCells, compress_cells
