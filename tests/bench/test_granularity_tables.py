@@ -35,7 +35,7 @@ def test_tables_compare_on_samples_that_all_cells_answered():
     text = tables({"arguments": said, "device": "cpu", "commit": "abcdefghi", "rows": len(rows)} | found)
     lines = text.splitlines()
     assert lines[0] == "| method | set, block | 50% |"
-    assert lines[2].startswith("| `knorm` | head, 1 | 100.0 ") and "(" not in lines[2]
-    assert lines[5].startswith("| `knorm` | layer, 16 | 0.0 ") and "(-100.0: -100.0 to" in lines[5]
+    assert lines[2].startswith("| `knorm` | head, 1 | 100 (") and ":" not in lines[2]
+    assert lines[5].startswith("| `knorm` | layer, 16 | 0 (") and "(-100.0: -100.0 to" in lines[5]
     assert "| `knorm` | layer, 16 | 50 / 50 / 50 |" in lines
     assert "samples: vt 4" in lines[-1]

@@ -11,7 +11,7 @@ import pytest
 from tiny_tokenizers import TEXT, tiny_tokenizer
 
 from indexmem.benchmarks import cache as cache_module
-from indexmem.benchmarks.base import Benchmark, BuildContext, Sample, build_hash
+from indexmem.benchmarks.base import Benchmark, BuildContext, Sample, Turn, build_hash
 from indexmem.benchmarks.cache import SampleCache
 from indexmem.benchmarks.registry import get_benchmark
 from indexmem.errors import UserError
@@ -44,6 +44,7 @@ class Counting(Benchmark):
                 max_new_tokens=8,
                 chat=False,
                 stop=("\n",),
+                turns=(Turn("And?", "So", ("c",), 4),),
                 labels={"depth": 0.5},
                 extra={"choices": ["x", {"y": 1}]},
             )

@@ -99,7 +99,7 @@ def test_niah(run):
     params = {"lengths": [300], "depths": [50], "offsets": 1}
     rows = run({"benchmarks": [{"name": "niah", "params": params}], "max_new_tokens": 24})
     full = next(row for row in rows if row["method"] == "full")
-    assert json.loads(full["labels"]) == {"length": 300, "depth": 50, "offset": 0}
+    assert json.loads(full["labels"]) == {"length": 300, "depth": 50, "offset": 0, "references": "all"}
     assert full["score"] == 1.0, full["prediction"]
     assert json.loads(full["other_scores"])["rouge1_recall"] > 0.5
     assert full["context_tokens"] + full["question_tokens"] + 24 in range(295, 301)

@@ -77,3 +77,7 @@ def test_job_and_night_wait_for_a_node_that_joins_later(spec_file, tmp_path):
             assert code == job_server.job_exit_code(job), "the pod ends as the night did"
     assert f"Report: {home / 'runs' / 'reports' / 'smoke.html'}" in log
     assert list((home / "runs" / "nightly" / "nightly").glob("*/smoke/spec.yaml"))
+    if code:
+        # Seen in every run: the night's eval ends with "oneMKL FATAL ERROR: Cannot load libtorch_cpu.so" where it first
+        # multiplies matrices. The same eval in the job above, and alone in a job, gets through.
+        pytest.xfail(f"the night ended with {code}: its eval does not get through")

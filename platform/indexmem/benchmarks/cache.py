@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
+from indexmem.benchmarks.base import Benchmark, BuildContext, Sample, Turn
 from indexmem.locks.building import announce, exclusive, publish, scratch
 
 LAYOUT = sorted(field.name for field in fields(Sample))
@@ -114,4 +114,6 @@ def _write(path: Path, samples: Sequence[Sample], asked: int) -> None:
 
 
 def _sample(stored: dict[str, Any]) -> Sample:
-    return Sample(**stored | {"references": tuple(stored["references"]), "stop": tuple(stored["stop"])})
+    turns = tuple(Turn(**turn | {"references": tuple(turn["references"])}) for turn in stored["turns"])
+    tuples = {"references": tuple(stored["references"]), "stop": tuple(stored["stop"]), "turns": turns}
+    return Sample(**stored | tuples)
