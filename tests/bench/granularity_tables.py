@@ -2,7 +2,7 @@
 
     python tests/bench/granularity_tables.py docs/results/bench/granularity-testbed.json
 
-Scores are means over benchmarks in %, with their 95% interval. Then, after the first line: minus single tokens of each head,
+Scores are means over benchmarks in %, with their 95% interval. Then: minus single tokens of each head,
 on the same samples, with the limits of the paired 95% interval. Blocks are those of a paged cache that still hold a
 token, in % of all, where a page is of one head, of a layer's heads, or of the whole model.
 """

@@ -53,7 +53,6 @@ def spec_of(model: str, methods: list[str], samples: int, root: str) -> Experime
     [(SMOLLM2, list(METHODS)[:3], 3), (TESTBED, [name for name in METHODS if name not in TIED], 8)],
 )
 def test_text_equals_the_kvpress_pipeline(tmp_path, name, methods, samples):
-    torch.set_num_threads(2)
     spec = spec_of(name, methods, samples, str(tmp_path))
     grid = plan(spec)
     ours = CellEvaluator.load(spec, grid.methods, None, {"git_commit": "", "versions": {}, "host": ""})
