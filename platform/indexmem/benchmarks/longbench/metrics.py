@@ -25,12 +25,12 @@ _CODE_COMMENTS = ("`", "#", "//")
 
 def qa_f1(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
     """F1 of the words, as bags; case, punctuation and articles play no part."""
-    return _f1(_words(answer), _words(reference))
+    return bag_f1(_words(answer), _words(reference))
 
 
 def qa_f1_zh(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
     """F1 of jieba's words, each without case, punctuation and white space."""
-    return _f1(_chinese_words(answer), _chinese_words(reference))
+    return bag_f1(_chinese_words(answer), _chinese_words(reference))
 
 
 def rouge_l(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
@@ -107,7 +107,8 @@ def rouge_of(answer: str, reference: str, kind: str, statistic: str) -> float:
     return float(scores[0][kind][statistic])
 
 
-def _f1(answer: Sequence[str], reference: Sequence[str]) -> float:
+def bag_f1(answer: Sequence[str], reference: Sequence[str]) -> float:
+    """F1 of two bags of units, such as words."""
     common = (Counter(answer) & Counter(reference)).total()
     if common == 0:
         return 0.0

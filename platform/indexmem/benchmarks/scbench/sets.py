@@ -7,12 +7,11 @@ scbench, at commit 0ff346d (MIT). Scores take an answer and the texts that are r
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from indexmem.benchmarks.longbench.metrics import is_content
+from indexmem.benchmarks.longbench.metrics import bag_f1, is_content
 from indexmem.benchmarks.scorers import string_match_all, string_match_part
 
 Score = Callable[[str, Sequence[str]], float]
@@ -39,7 +38,7 @@ def same_case(answer: str, right: Sequence[str]) -> float:
 
 def characters_f1(answer: str, right: Sequence[str]) -> float:
     """The best F1 of single characters, as bags; case, punctuation and white space play no part."""
-    return max((_f1(_characters(answer), _characters(reference)) for reference in right), default=0.0)
+    return max((bag_f1(_characters(answer), _characters(reference)) for reference in right), default=0.0)
 
 
 def first_number(answer: str, right: Sequence[str]) -> float:
@@ -70,13 +69,8 @@ def letter(answer: str, right: Sequence[str]) -> float:
     return float(alone in right)
 
 
-def _characters(text: str) -> Counter[str]:
-    return Counter(filter(is_content, "".join(text.lower().split())))
-
-
-def _f1(answer: Counter[str], reference: Counter[str]) -> float:
-    same = (answer & reference).total()
-    return 2 * same / (answer.total() + reference.total()) if same else 0.0
+def _characters(text: str) -> list[str]:
+    return list(filter(is_content, "".join(text.lower().split())))
 
 
 _BOOK = "Read the book and answer the question."

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
+from indexmem.benchmarks.longbench.prompts import Parts, without_middle
 from indexmem.benchmarks.rows import BenchmarkRow, rows_of_file, rows_of_hub
 from indexmem.benchmarks.scbench.sets import LEFT_OUT, SHARED_SETS, SCBenchSet
 from indexmem.config.spec import content_hash
@@ -105,7 +106,10 @@ class SCBench(Benchmark):
         text = self.spec.context.format(
             context=row.get("context") or row["input"], first=turns[0]["input"] if turns else ""
         )
-        context = _without_middle(text, build, prompt, build.length - reserved)
+        room = (
+            build.length - reserved + len(encode(build.tokenizer, prompt.question("", "")))
+        )  # the suffix is reserved, too
+        context = without_middle(Parts(text, "", ""), build.tokenizer, prompt, room).context
         if not context:
             raise UserError(
                 f"Benchmark '{self.name}' does not fit into {build.length} tokens: questions and answer take "
@@ -142,19 +146,6 @@ class SCBench(Benchmark):
 
 def _texts(answer: Any) -> tuple[str, ...]:
     return tuple(map(str, answer)) if isinstance(answer, list) else (str(answer),)
-
-
-def _without_middle(text: str, build: BuildContext, prompt: PromptFormat, room: int) -> str:
-    """`text`, or its first and last part, as long as `room` tokens hold with what the prompt puts before it."""
-    ids = encode(build.tokenizer, text)
-    left = len(ids)
-    while (excess := len(encode(build.tokenizer, prompt.context(text))) - room) > 0:
-        left -= excess
-        if left < 2:
-            return ""
-        halves = ids[: left // 2], ids[len(ids) - left // 2 :]
-        text = "".join(str(build.tokenizer.decode(half, skip_special_tokens=True)) for half in halves)
-    return text
 
 
 def scbench(
