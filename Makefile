@@ -13,7 +13,9 @@ SPEC ?= sweeps/quickstart.yaml
 quickstart: env  ## train an indexer, compare it with other methods, write the report
 	$(BIN)/indexmem run $(SPEC)
 
-# Much of the suite waits for processes of its own to start, so two tests at a time take two cores.
+# Much of the suite waits for processes of its own to start, so two tests at a time take two cores. With bytecode
+# switched off, each of the hundred processes would compile the package, and each worker all the tests, once more.
+test: export PYTHONDONTWRITEBYTECODE =
 test: env  ## the whole suite but what takes minutes
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
