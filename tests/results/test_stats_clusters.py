@@ -66,19 +66,42 @@ def test_strata_that_share_texts_are_not_independent() -> None:
     assert together.low < apart.low
 
 
-def test_five_texts_with_ten_questions_each_are_five_samples() -> None:
+@pytest.mark.parametrize(("texts", "least"), [(5, 0.85), (20, 0.92), (60, 0.93)])
+def test_intervals_at_ten_questions_a_text_cover_the_truth(texts: int, least: float) -> None:
     """A text makes all of its questions hard or easy: intervals that ignore it are far too narrow."""
-    rng, texts = np.random.default_rng(11), np.repeat(np.arange(5), 10)
-    ease = 0.5 + 2 * rng.standard_normal((300, 5))
-    truth = float((1 / (1 + np.exp(-(0.5 + 2 * rng.standard_normal(200_000))))).mean())
+    rng, labels = np.random.default_rng(11), np.repeat(np.arange(texts), 10)
+    truth = float(_right(0.5 + 2 * rng.standard_normal(200_000)).mean())
     kept, ignored = [], []
-    for trial, ease_T in enumerate(ease):
-        scores = (rng.random(50) < np.repeat(1 / (1 + np.exp(-ease_T)), 10)).astype(float)
-        for found, labels in ((kept, texts), (ignored, None)):
-            interval = mean_ci(scores, clusters=labels, seed=trial, resamples=300)
+    for trial in range(300):
+        chances = np.repeat(_right(0.5 + 2 * rng.standard_normal(texts)), 10)
+        scores = (rng.random(labels.size) < chances).astype(float)
+        for found, clusters in ((kept, labels), (ignored, None)):
+            interval = mean_ci(scores, clusters=clusters, seed=trial, resamples=300)
             found.append(interval.low <= truth <= interval.high)
-    assert np.mean(kept) >= 0.85
+    assert least <= np.mean(kept) <= 0.99
     assert np.mean(ignored) < 0.7
+
+
+@pytest.mark.parametrize("texts", [10, 40])
+def test_the_level_of_a_comparison_holds_at_ten_questions_a_text(texts: int) -> None:
+    """Two methods of one quality, each with texts of its own that it is good at: no difference, 95 times in 100."""
+    rng, labels = np.random.default_rng(12), np.repeat(np.arange(texts), 10)
+    covered, wrong = [], []
+    for trial in range(300):
+        ease = rng.standard_normal(texts)
+        a, b = (
+            (rng.random(labels.size) < np.repeat(_right(ease + rng.standard_normal(texts)), 10)).astype(float)
+            for _ in range(2)
+        )
+        result = paired_difference(a, b, clusters=labels, seed=trial, resamples=300)
+        covered.append(result.low <= 0 <= result.high)
+        wrong.append(result.p_value < 0.05)
+    assert np.mean(covered) >= 0.91
+    assert np.mean(wrong) <= 0.08
+
+
+def _right(logits: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-logits))
 
 
 def test_the_level_holds_with_repeats_and_fails_without_their_labels() -> None:
