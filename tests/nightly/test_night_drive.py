@@ -1,6 +1,7 @@
 """The steps of a night: order, budget, failures, signals; and the process that a step runs in."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,8 +11,12 @@ from pathlib import Path
 import pytest
 from night_rows import date, nightly_spec
 
+from indexmem.commands.nightly import freeze
+from indexmem.config.load import load
 from indexmem.config.nightly import NightBudget, NightlySpec, SuiteConfig
+from indexmem.config.schema import RunConfig
 from indexmem.errors import UserError
+from indexmem.extras import JOB_VARIABLE
 from indexmem.locks.leases import Leases
 from indexmem.nightly.drive import Drive, StepClock, step_ending, to_do
 from indexmem.nightly.night import NightRecord, Nights, StepRecord
@@ -34,7 +39,7 @@ class Driver:
     def __init__(self, spec: NightlySpec, **codes: int) -> None:
         self.night = Nights.of(spec).night(date(0))
         self.steps = steps_of(spec, self.night)
-        freeze_specs(self.night, self.steps)
+        freeze_specs(self.night, self.steps, freeze)
         self.budget, self.codes, self.stop = spec.budget, codes, StopSignals()
         self.ran: list[str] = []
         self.said: list[str] = []
@@ -113,13 +118,31 @@ def test_a_spent_budget_starts_nothing_more(tmp_path, spent, budget, ran):
     assert any("budget is spent" in line for line in driver.said) == (not ran)
 
 
+def test_a_night_that_goes_on_as_another_job_has_the_files_of_the_first(tmp_path, monkeypatch):
+    job, shared, spec = tmp_path / "job", tmp_path / "shared.txt", nightly_spec(tmp_path / "job")
+    (job / "files").mkdir()
+    (job / "files" / "book.txt").write_text("a book")
+    shared.write_text("for all nodes")
+    (job / "tiny.yaml").write_text(f"name: tiny\ndistill: {{texts: [files/book.txt, {shared}]}}\n")
+    spec = spec.model_copy(update={"run": RunConfig(root=str(tmp_path / "runs"))})
+    monkeypatch.chdir(job)
+    monkeypatch.setenv(JOB_VARIABLE, "{}")
+    first = Driver(spec)
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree(job)
+    (again,) = {step.suite: step for step in steps_of(spec, first.night)}.values()
+    brought, stayed = map(str, load(again.spec).distill.texts)
+    assert Path(brought).read_text() == "a book" and Path(brought).is_relative_to(again.folder)
+    assert stayed == str(shared)
+
+
 def test_time_counts_for_every_gpu_that_a_step_holds(tmp_path, monkeypatch):
     """Seven seconds on two GPUs are fourteen, on top of what an earlier attempt took."""
     spec = two_suites(tmp_path, NightBudget(gpu_hours=1), **GPU_SUITE)
     night = Nights.of(spec).night(date(0))
     step = next(step for step in steps_of(spec, night) if step.name == "first/eval")
     assert step.gpus == 2.0
-    freeze_specs(night, [step])
+    freeze_specs(night, [step], freeze)
     night.save(NightRecord().updated(step.name, StepRecord(seconds=10.0, gpu_seconds=20.0)))
     clock = iter([100.0, *[107.0] * 9])
     monkeypatch.setattr("indexmem.nightly.drive.time.monotonic", lambda: next(clock))
@@ -170,7 +193,7 @@ def step(tmp_path):
     spec = nightly_spec(tmp_path)
     night = Nights.of(spec).night(date(0))
     (only,) = steps_of(spec, night)
-    freeze_specs(night, [only])
+    freeze_specs(night, [only], freeze)
     return only
 
 

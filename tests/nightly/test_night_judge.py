@@ -10,6 +10,7 @@ from documented import REPOSITORY
 from night_rows import METHODS, SAMPLES, date, fill, judged, nightly_spec, right, steps
 from report_rows import HOSTILE
 
+from indexmem.commands.nightly import freeze
 from indexmem.nightly.night import NightRecord, Nights, StepRecord
 from indexmem.nightly.pages import html, markdown
 from indexmem.nightly.steps import freeze_specs
@@ -172,7 +173,7 @@ def test_what_changed_between_nights_is_named(tmp_path):
     for number, (settings, commit, torch) in enumerate(facts):
         (tmp_path / "tiny.yaml").write_text(f"name: tiny\n{settings}\n")
         night = nights.night(date(number))
-        freeze_specs(night, steps(spec, night))
+        freeze_specs(night, steps(spec, night), freeze)
         fill(night, git_commit=commit, versions=json.dumps({"torch": torch}))
         verdict = judged(spec, night)
     assert {(each.what, each.before, each.now) for each in verdict.changed} == {

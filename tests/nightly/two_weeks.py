@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).parents[1] / "support"))
 
 from night_rows import SAMPLES, date, fill, judged, nightly_spec, right, steps
 
+from indexmem.commands.nightly import freeze
 from indexmem.config.nightly import NightlySpec
 from indexmem.nightly.night import Nights
 from indexmem.nightly.steps import freeze_specs
@@ -122,7 +123,7 @@ def _verdict(spec: NightlySpec, number: int, each: SyntheticNight) -> NightVerdi
     night, grid = Nights.of(spec).night(date(number)), SPEC["grid"] | each.grid
     sections = {"grid": grid, "indexer": each.indexer} if each.indexer else {"grid": grid}
     Path(spec.suites[0].spec).write_text(json.dumps(SPEC | sections))
-    freeze_specs(night, steps(spec, night))
+    freeze_specs(night, steps(spec, night), freeze)
     if each.score is not None:
         fill(night, each.score, grid["methods"], grid["samples"], **each.columns)
     return judged(spec, night, {"loss indexer": each.loss})

@@ -1,6 +1,8 @@
 """Ray nodes of one's own: they may run beside other clusters of the machine, and end without `ray stop`.
 
-`second_machine` gives a node its own network and its own folder for Ray's files, as on another host.
+`second_machine` gives a node its own network and its own folder for Ray's files, as on another host. Two nodes that
+share that folder delete each other's working directories: a driver of a job that travels with files then stands in a
+folder that is gone, and torch's MKL ends it ("Cannot load libtorch_cpu.so").
 """
 
 import os
@@ -83,22 +85,13 @@ def wire() -> Iterator[tuple[str, str, str]]:
 
 
 @contextmanager
-def second_machine(log: Path, head: Head, namespace: str, ip: str, cpus: int = 2) -> Iterator[None]:
+def second_machine(log: Path, head: Head, namespace: str, ip: str, *options: str, cpus: int = 2) -> Iterator[None]:
     """A node that shares nothing with the head but the disk, not even the folder of Ray's files."""
     start = [*RAY, "start", "--block", f"--address={head.gcs}", f"--num-cpus={cpus}", f"--node-ip-address={ip}"]
-    start += ["--min-worker-port=0", "--max-worker-port=0"]
+    start += ["--min-worker-port=0", "--max-worker-port=0", *options]
     # `ip netns exec` has its own mount table, so the mount below is seen by this node alone, and gone with it.
     script = 'mount -t tmpfs none "$0" && exec "$@"'
     with _running(["ip", "netns", "exec", namespace, "sh", "-c", script, str(head.folder), *start], log, {}):
-        yield
-
-
-@contextmanager
-def joining_node(log: Path, head: Head, *options: str, cpus: int = 2) -> Iterator[None]:
-    """Another node beside the head on this machine, which may come when the head has long been there."""
-    start = [*RAY, "start", "--block", f"--address={head.gcs}", f"--num-cpus={cpus}", *options]
-    start += [f"--dashboard-agent-listen-port={free_ports(1)[0]}", "--min-worker-port=0", "--max-worker-port=0"]
-    with _running(start, log, {}):
         yield
 
 

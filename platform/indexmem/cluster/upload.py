@@ -18,7 +18,7 @@ from indexmem.config.reference import with_files
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import as_said
 from indexmem.errors import UserError
-from indexmem.files import expanded
+from indexmem.files import expanded, write_whole
 
 SPEC = "spec.yaml"
 MOST_BYTES = 100 * 2**20  # Ray's job server takes no larger request
@@ -39,20 +39,20 @@ class Upload:
         return self.specs[SPEC]
 
     def write(self, folder: Path) -> None:
-        for place, spec in self.specs.items():
-            text = yaml.safe_dump(dict(spec), sort_keys=False, allow_unicode=True)
-            (folder / place).write_text(text, encoding="utf-8")
+        """The files, and then the specs that name them."""
         for place, source in self.files.items():
             target = folder / place
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.is_dir():
-                shutil.copytree(source, target, ignore=shutil.ignore_patterns(*UNWANTED))
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns(*UNWANTED), dirs_exist_ok=True)
             else:
                 shutil.copyfile(source, target)
+        for place, spec in self.specs.items():
+            write_whole(folder / place, yaml.safe_dump(dict(spec), sort_keys=False, allow_unicode=True))
 
 
-def plan_upload(experiment: Experiment, *, send_files: bool) -> Upload:
-    """The spec as the job will read it and, with `send_files`, the local files that it names.
+def plan_upload(experiment: Experiment, *, send_files: bool, below: Path = Path("/")) -> Upload:
+    """The spec as the job will read it and, with `send_files`, the local files `below` a folder that it names.
 
     A file's place in the job's folder has a hash of its content, so specs are equal only where the files are, too.
     Raises UserError for files too large to send and for a run root that would lie in the job's folder.
@@ -65,7 +65,7 @@ def plan_upload(experiment: Experiment, *, send_files: bool) -> Upload:
     places = [(section, key) for section, key in named if key in spec.get(section, {})]
     values = [spec[section][key] for section, key in places]
     values += [entry.params.get("path") for entry in experiment.grid.benchmarks]
-    check_size(source for value in values for source in _local_files(value))
+    check_size(source for value in values for source in _local_files(value, below))
     files: dict[str, Path] = {}
 
     def place(value: Any) -> Any:
@@ -73,7 +73,7 @@ def plan_upload(experiment: Experiment, *, send_files: bool) -> Upload:
             return [place(item) for item in value]
         if isinstance(value, dict):
             return {name: place(item) if name == "name" else item for name, item in value.items()}
-        for source in _local_files(value):
+        for source in _local_files(value, below):
             name = f"files/{digest_of(source)}/{source.name}"
             files[name] = source
             return name
@@ -121,11 +121,11 @@ def _check_root(experiment: Experiment) -> None:
         raise UserError(f"run.root={root} would lie in the job's own folder. Name a folder of the nodes: run.root=/…")
 
 
-def _local_files(value: Any) -> Iterator[Path]:
-    """Files and folders among a setting's values; loading has made their paths absolute."""
+def _local_files(value: Any, below: Path) -> Iterator[Path]:
+    """Files and folders among a setting's values, below a folder; loading has made their paths absolute."""
     for item in value if isinstance(value, list) else [value]:
         item = item.get("name") if isinstance(item, dict) else item  # of a text with settings
-        if isinstance(item, str) and os.path.isabs(item) and os.path.exists(item):
+        if isinstance(item, str) and os.path.exists(item) and below in Path(item).parents:
             yield Path(item)
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from signal import Signals
 
+from indexmem.cluster.upload import plan_upload
 from indexmem.config.nightly import NightlySpec
+from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
+from indexmem.extras import JOB_VARIABLE
 from indexmem.files import check_writable, write_whole
 from indexmem.locks.leases import Leases, WorkTaken, hold
 from indexmem.nightly.drive import Drive, to_do
@@ -88,12 +93,20 @@ def _run(
 def _begin(night: Night, steps: Sequence[NightStep], check: bool) -> None:
     """Freeze the specs and find mistakes in all of them before the first step takes a GPU."""
     fresh = list({step.suite: step for step in steps if not step.spec.is_file()}.values())
-    freeze_specs(night, steps)
+    freeze_specs(night, steps, freeze)
     for step in fresh if check else ():
         if StepProcess().check(step) == 2:
             for other in fresh:  # the next start reads them anew, mended
                 other.spec.unlink()
             raise UserError(f"suite '{step.suite}':\n{last_lines(step)}")
+
+
+def freeze(experiment: Experiment, folder: Path) -> None:
+    """Write a spec into a suite's folder. What a job brought goes there, too: a night may go on as another job, when
+    Ray has deleted the first one's folder.
+    """
+    in_job = JOB_VARIABLE in os.environ
+    plan_upload(experiment, send_files=in_job, below=Path.cwd()).write(folder)
 
 
 def _judge(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import yaml
 
 from indexmem.config.load import load, with_overrides
 from indexmem.config.nightly import NightlySpec, SuiteConfig, Verb
 from indexmem.config.schema import Experiment
-from indexmem.config.spec import as_said
 from indexmem.errors import UserError
-from indexmem.files import write_whole
 from indexmem.nightly.night import Night
 
 
@@ -49,12 +45,12 @@ def steps_of(spec: NightlySpec, night: Night) -> list[NightStep]:
     return [step for suite in spec.suites for step in _steps(spec, suite, night)]
 
 
-def freeze_specs(night: Night, steps: Sequence[NightStep]) -> None:
-    """Make the suites' folders and freeze their specs."""
+def freeze_specs(night: Night, steps: Sequence[NightStep], write: Callable[[Experiment, Path], None]) -> None:
+    """Make the suites' folders and `write` each spec that is not there yet into its folder, as spec.yaml."""
     for step in steps:
         night.make_suite(step.suite)
         if not step.spec.is_file():
-            write_whole(step.spec, yaml.safe_dump(as_said(step.experiment), sort_keys=False))
+            write(step.experiment, step.folder)
 
 
 def _steps(spec: NightlySpec, suite: SuiteConfig, night: Night) -> list[NightStep]:
