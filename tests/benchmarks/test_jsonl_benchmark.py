@@ -206,6 +206,8 @@ def test_every_metric_is_tested():
         (CHOICE | {"options": ["red", 7]}, "line 3: each of 'options' must be text, got 7"),
         (CHOICE | {"answers": ["E"]}, "line 3: the answer 'E' is no option. Write one of A, B, C, D or its text"),
         (CHOICE | {"options": ["B", "A"], "answers": ["A"]}, "line 3: the answer 'A' is the letter of one option and"),
+        (CHOICE | {"answers": [4]}, "line 3: the answer '4' is no option. .*or its place from 0"),
+        (ROW | {"metric": "likelihood"}, "line 3: metric likelihood compares 'options', and there are none"),
         (ROW | {"lables": {}}, "line 3: unknown field 'lables'. Fields: context, question"),
     ],
 )
@@ -309,3 +311,22 @@ def test_a_path_is_looked_for_beside_the_spec_and_then_in_the_working_folder(tmp
     for spec in ("../specs/base.yaml", "../child.yaml"):
         paths = [entry.params["path"] for entry in load(spec).grid.benchmarks]
         assert paths == [f"{tmp_path}/specs/both.jsonl", f"{tmp_path}/here/one.jsonl", "none.jsonl"]
+
+
+@pytest.mark.parametrize(("chat", "blank"), [(True, ""), (False, "")])
+def test_options_by_likelihood_are_continuations(tmp_path, chat, blank):
+    build = BuildContext(tokenizer=tiny_tokenizer(chat=chat), length=256, seed=0, haystack="")
+    rows = [CHOICE | {"metric": "likelihood", "answers": [2]}, CHOICE | {"answer_prefix": "It is"}]
+    benchmark = make(write(tmp_path, *rows), metric="likelihood")
+    first, second = benchmark.samples(2, build)
+    assert first.options == tuple(blank + option for option in CHOICE["options"])
+    assert first.references == (first.options[2],)
+    assert second.options == tuple(f" {option}" for option in CHOICE["options"])
+    assert first.question == CHOICE["question"], "options are not shown"
+    assert [benchmark.score(option, first) for option in first.options] == [0.0, 0.0, 1.0, 0.0]
+    chosen_by_text = make(write(tmp_path, *rows))
+    assert build_hash(benchmark, build) != build_hash(chosen_by_text, build)
+    plain = {name: ROW[name] for name in ("context", "question", "answers")}
+    without = make(write(tmp_path, plain), metric="likelihood")
+    with pytest.raises(UserError, match=r"row 1: metric likelihood compares 'options'\. Add them"):
+        list(without.samples(1, build))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from indexmem.benchmarks import registry
+from indexmem.benchmarks.listing import COLUMNS, benchmark_listing, entries_of, told
 from indexmem.benchmarks.registry import BENCHMARKS, get_benchmark, make_benchmarks
 from indexmem.benchmarks.ruler.niah import NeedleTask
 from indexmem.config.schema import BenchmarkConfig, GridConfig
@@ -58,3 +61,13 @@ def test_a_far_off_name_gets_no_guess():
 def test_the_mapping_cannot_be_changed():
     with pytest.raises(TypeError):
         BENCHMARKS["mine"] = None  # type: ignore[index]
+
+
+def test_every_benchmark_is_told_of_and_nothing_else():
+    about = {name: list(entries_of(name)) for name in BENCHMARKS}
+    assert [name for name, entries in about.items() if not entries] == []
+    assert set(told()) == {entry for entries in about.values() for entry in entries}
+    assert all(set(said) == set(COLUMNS) for said in told().values())
+    listed = benchmark_listing()
+    assert "ruler_dataset  13, as others made them" in re.sub(" {2,}", "  ", listed)
+    assert "sets=" in listed

@@ -2,46 +2,11 @@
 
 import pytest
 import torch
+from forced_reference import NEW, QUESTION, alone, rows_of
 from generating import plain
-from tiny_models import FAMILIES, random_ids, tiny_backbone
+from tiny_models import FAMILIES
 
-from indexmem.config.budget import Budget
-from indexmem.config.schema import MethodConfig
-from indexmem.engine.decode import DecodeRow, decode
-from indexmem.engine.fidelity import Fidelity, _forced_logits, fidelity
-from indexmem.engine.prefill import prefill
-from indexmem.eviction.footprint import target_of
-from indexmem.eviction.methods.base import MethodContext
-from indexmem.eviction.methods.registry import make_method
-
-LENGTH, SINKS, NEW = 90, 2, 7
-QUESTION = random_ids(6, seed=3)
-METHODS = ("full", "knorm", "streaming_llm", "pyramidkv")
-
-
-def rows_of(family: str, ratio: float, seed: int = 1) -> tuple:
-    backbone, ids = tiny_backbone(family), random_ids(LENGTH, seed=seed)
-    context = MethodContext(backbone.geometry)
-    methods = {name: make_method(MethodConfig(name=name), context) for name in METHODS}
-    done = prefill(backbone, ids, methods, SINKS)
-    rows = {}
-    for name, method in methods.items():
-        budget = Budget.of_ratio(0.0 if name == "full" else ratio)
-        target = target_of(method, budget, LENGTH, LENGTH * (1 - budget.ratio))
-        cache = method.compress(done.context, done.rankings_HL[name], target)
-        rows[name] = DecodeRow(cache, LENGTH, QUESTION, NEW, min_new_tokens=NEW)
-    (answer,) = decode(backbone, [rows["full"]])
-    return backbone, ids, rows, answer.token_ids
-
-
-def alone(backbone, row, answer_ids):
-    """Logits before each answer token, fed one token at a time into the row's own cache, in a batch of one."""
-    seen = []
-    forced = [*row.question_ids, *answer_ids[:-1]]
-    for end in range(len(row.question_ids), len(forced) + 1):
-        one = DecodeRow(row.cache, row.context_tokens, forced[:end], 1)
-        seen.append(_forced_logits(backbone, [one], 1)[0, -1])
-    return torch.stack(seen).double()
+from indexmem.engine.fidelity import Fidelity, fidelity
 
 
 def reference(full_mV, cell_mV) -> tuple[float, float]:

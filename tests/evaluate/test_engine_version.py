@@ -22,6 +22,7 @@ COMPUTES = (
     *("evaluate/cell.py", "evaluate/compress.py", "config/budget.py"),
     *("models/attention.py", "models/backbone.py", "models/prompt.py", "models/projection.py", "models/packed.py"),
     *("benchmarks/scorers.py", "benchmarks/longbench/metrics.py", "benchmarks/maths/*.py", "benchmarks/own/*.py"),
+    *("benchmarks/published/*.py", "benchmarks/scbench/*.py", "benchmarks/instructions/*.py"),
 )
 # Which methods there are, not what they do.
 NAMES_ALONE = {"listing.py", "names.py", "registry.py", "foreign.py", "factories.py"}

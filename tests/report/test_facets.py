@@ -83,3 +83,12 @@ def test_a_facet_chart_has_the_facets_numbers() -> None:
     assert [trace.name for trace in figure.data] == ["indexmem", "random"]
     cells = [facet.cells["random", HALF, value] for value in facet.values]
     assert list(figure.data[1].y) == pytest.approx([100 * cell.mean for cell in cells])
+
+
+def test_scores_beside_the_first_are_facets_when_they_are_named_so() -> None:
+    others = [{"position 10": 1.0, "position 9": 0.0, "acc_norm": 1.0}, {"position 10": 0.5, "position 9": 0.0}]
+    rows = labelled([{}, {}], [0.5, 0.5], group="g")
+    (facet,) = faceted(table([row | {"other_scores": json.dumps(o)} for row, o in zip(rows, others)]))
+    assert (facet.name, facet.values, facet.title) == ("position", (9, 10), "Score by position in the prompt")
+    ten = facet.cells["a", HALF, 10]
+    assert (ten.mean, ten.n) == (0.75, 1), "answers of one group are one unit"

@@ -15,7 +15,7 @@ from indexmem.config.schema import Experiment
 from indexmem.errors import UserError
 from indexmem.report import images
 from indexmem.report.content import Content, gather
-from indexmem.report.files import ablations_csv, costs_csv, write_files
+from indexmem.report.files import ablations_csv, costs_csv, facets_csv, write_files
 from indexmem.report.latex import benchmarks_table, budgets_table, escaped
 from indexmem.results.schema import RETENTION_SCHEMA
 
@@ -31,7 +31,8 @@ def test_the_folder_is_written_whole_and_replaced_as_a_whole(content: Content, t
     (folder / "old.csv").touch()
     assert write_files(content, folder) == folder
     names = {path.name for path in folder.iterdir()}
-    assert {"scores.csv", "costs.csv", "ablations.csv", "scores.tex", "benchmarks-qwen3-8b-90.tex"} <= names
+    assert {"scores.csv", "costs.csv", "facets.csv", "ablations.csv"} <= names
+    assert {"scores.tex", "benchmarks-qwen3-8b-90.tex"} <= names
     assert "old.csv" not in names
     assert list(folder.parent.iterdir()) == [folder]
 
@@ -41,6 +42,11 @@ def test_csvs_have_a_line_per_thing_with_its_model(content: Content) -> None:
     assert len(costs) == 2 * (9 * 4 + 1)
     assert float(costs[1]["decode_kept_mean"]) > 0
     assert costs[0]["budget"] == "0%"
+    categories = [
+        line for line in csv.DictReader(io.StringIO(facets_csv(content.views))) if line["label"] == "category"
+    ]
+    assert {line["model"] for line in categories} == {"llama-3.1-8b", "qwen3-8b"}
+    assert all(float(line["low"]) <= float(line["mean"]) <= float(line["high"]) for line in categories)
     variants = list(csv.DictReader(io.StringIO(ablations_csv(content.views))))
     assert {line["model"] for line in variants} == {"llama-3.1-8b", "qwen3-8b"}
     assert all(float(line["low"]) <= float(line["difference"]) <= float(line["high"]) for line in variants)

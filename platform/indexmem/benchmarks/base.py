@@ -51,6 +51,7 @@ class Sample:
     min_new_tokens: int = 0  # nothing ends an answer before
     group: str = ""  # by default all samples with this context, in any benchmark
     repeat: int = 0  # which of several sampled answers to the same prompt
+    options: tuple[str, ...] = ()  # continuations, of which the likeliest is the answer: nothing is generated
     turns: tuple[Turn, ...] = ()  # what is asked after that; the score is the mean over all answers
     labels: Mapping[str, Any] = field(default_factory=dict, hash=False)
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)

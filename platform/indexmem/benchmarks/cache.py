@@ -115,5 +115,5 @@ def _write(path: Path, samples: Sequence[Sample], asked: int) -> None:
 
 def _sample(stored: dict[str, Any]) -> Sample:
     turns = tuple(Turn(**turn | {"references": tuple(turn["references"])}) for turn in stored["turns"])
-    tuples = {"references": tuple(stored["references"]), "stop": tuple(stored["stop"]), "turns": turns}
-    return Sample(**stored | tuples)
+    tuples = {name: tuple(stored[name]) for name in ("references", "stop", "options")}
+    return Sample(**stored | tuples | {"turns": turns})

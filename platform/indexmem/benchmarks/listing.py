@@ -1,19 +1,40 @@
-"""The benchmarks as a table for the command line."""
+"""The benchmarks as a table for the command line, and what each of them is, needs and is known for."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from importlib.resources import files
+
+import yaml
 
 from indexmem.benchmarks.registry import BENCHMARKS
 from indexmem.plugins.listing import OURS, Listed, offered, table
 from indexmem.plugins.load import HOW
 
+COLUMNS = ("tasks", "languages", "licence", "needs", "reported")
+
 
 def benchmark_listing() -> str:
-    """One line for each benchmark or suite: name, where it comes from, settings."""
+    """One line for each family of ours, then the settings of all names, then what packages offer."""
+    about = table([("name", *COLUMNS), *((names, *map(said.get, COLUMNS)) for names, said in told().items())])
     rows: list[Listed] = [(name, OURS, _settings(factory)) for name, factory in BENCHMARKS.items()]
     rows += [(name, origin, said) for name, said, origin in offered("benchmarks", list(BENCHMARKS))]
-    return "\n".join([table(rows), "", HOW])
+    return "\n".join([about, "", "Settings, and where each comes from:", "", table(rows), "", HOW])
+
+
+def told() -> dict[str, dict[str, str]]:
+    """COLUMNS of each entry of about.yaml, by the names that it is about."""
+    text = files("indexmem.benchmarks").joinpath("about.yaml").read_text(encoding="utf-8")
+    return {str(names): dict(said) for names, said in yaml.safe_load(text).items()}
+
+
+def entries_of(name: str) -> Iterator[str]:
+    """The entries of about.yaml that tell of a benchmark."""
+    for names in told():
+        if any(fnmatchcase(name, pattern) for pattern in names.split(", ")):
+            yield names
 
 
 def _settings(factory: object) -> str:

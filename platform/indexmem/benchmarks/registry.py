@@ -15,10 +15,17 @@ from pydantic import ValidationError, validate_call
 
 from indexmem.benchmarks.base import Benchmark
 from indexmem.benchmarks.foreign import foreign_factory
+from indexmem.benchmarks.instructions.suite import instructions, leakage
 from indexmem.benchmarks.longbench.suite import LONGBENCH
 from indexmem.benchmarks.maths.suite import aime25, math500
 from indexmem.benchmarks.niah_map import niah
 from indexmem.benchmarks.own.suite import jsonl
+from indexmem.benchmarks.published.helmet import helmet_recall
+from indexmem.benchmarks.published.infinitebench import infinitebench
+from indexmem.benchmarks.published.longbench_v2 import longbench_v2
+from indexmem.benchmarks.published.longproc import longproc
+from indexmem.benchmarks.published.mmlu_pro import mmlu_pro
+from indexmem.benchmarks.published.mrcr import mrcr
 from indexmem.benchmarks.ruler.niah import niah_questions
 from indexmem.benchmarks.ruler.qa import qa_1, qa_2
 from indexmem.benchmarks.ruler.suite import FIXED_TASKS, ruler, ruler_dataset
@@ -43,9 +50,17 @@ BENCHMARKS: Mapping[str, BenchmarkFactory] = MappingProxyType(
         "niah": niah,
         "niah_questions": niah_questions,
         "scbench": scbench,
+        "longbench_v2": longbench_v2,
+        "infinitebench": infinitebench,
+        "mrcr": mrcr,
+        "helmet_recall": helmet_recall,
+        "longproc": longproc,
+        "mmlu_pro": mmlu_pro,
         "aime25": aime25,
         "math500": math500,
         "jsonl": jsonl,
+        "instructions": instructions,
+        "leakage": leakage,
     }
     | dict(LONGBENCH)
 )

@@ -6,11 +6,15 @@ Complaints name the place and what was expected there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from indexmem.errors import UserError
+from indexmem.files import expanded
 from indexmem.texts.rows import (
     PlacedRow,
     file_kind,
@@ -35,8 +39,49 @@ def no_check(row: BenchmarkRow, where: str) -> None:
     """For rows of which the types say all."""
 
 
+@dataclass(frozen=True)
+class PublishedRows:
+    """Rows of published data, read when they are first needed: of a file, of a folder with the published files, or of
+    the hub."""
+
+    path: str  # one of these three
+    types: FieldTypes
+    file: str = ""  # its name in a folder, without the extension; with a wildcard: the parts of it
+    origin: str = ""  # who published the files
+    split: str = "test"
+    subset: str | None = None
+    check: CheckRow = no_check
+    on_hub: bool = True  # as a data set that can be read row by row
+
+    @cached_property
+    def rows(self) -> list[BenchmarkRow]:
+        """All rows in order. Raises UserError when there are none to be had, or one does not fit."""
+        local = expanded(self.path)
+        if self.file and local.is_dir():
+            return rows_of_folder(local, self.file, self.origin, self.types, self.check)
+        if local.is_file():
+            return rows_of_file(local, self.types, self.check)
+        instead = (
+            f"Give path=FOLDER with the files of {self.origin}." if self.file else "Give path=FILE of a local copy."
+        )
+        if not self.on_hub:
+            raise UserError(f"There is no folder {local}. {instead}")
+        return rows_of_hub(self.path, self.split, self.types, instead, self.subset, self.check)
+
+
+def rows_of_folder(
+    folder: Path, name: str, origin: str, types: FieldTypes, check: CheckRow = no_check
+) -> list[BenchmarkRow]:
+    """The rows of the files `name` (a pattern), of any extension that can be read, in a folder or in `data` in it.
+    Raises UserError when there are none, or as `rows_of_file` does."""
+    for parent, kind in product((folder, folder / "data"), (".jsonl", ".parquet", ".json")):
+        if found := sorted(parent.glob(name + kind)):
+            return [row for file in found for row in rows_of_file(file, types, check)]
+    raise UserError(f"{folder} has no {name}.jsonl. Expected the files of {origin}.")
+
+
 def rows_of_file(path: Path, types: FieldTypes, check: CheckRow = no_check) -> list[BenchmarkRow]:
-    """The rows of a .jsonl or .parquet file, each with the fields of `types`.
+    """The rows of a .jsonl, .json (a list) or .parquet file, each with the fields of `types`.
 
     Raises UserError when the file cannot be read as what its extension says, holds no row, or a row does not fit.
     """
@@ -90,9 +135,23 @@ def _file_rows(path: Path) -> Iterator[PlacedRow]:
     with readable(path):
         if file_kind(path) == ".parquet":
             yield from parquet_rows(path)
+        elif file_kind(path) == ".json":
+            with open_text(path) as text:
+                yield from json_list(text.read(), str(path))
         else:
             with open_text(path) as lines:
                 yield from jsonl_rows(lines, str(path), parse_json)
+
+
+def json_list(text: str, source: str) -> Iterator[PlacedRow]:
+    """The items of a JSON list. Raises UserError for anything else."""
+    try:
+        items = parse_json(text)
+    except ValueError as error:
+        raise UserError(f"{source}: not valid JSON ({error}).") from None
+    if not isinstance(items, list):
+        raise UserError(f"{source} must hold a list of rows, got {text:.80}.")
+    return ((f"{source}, row {number}", item) for number, item in enumerate(items, start=1))
 
 
 def _listed(types: FieldTypes) -> str:

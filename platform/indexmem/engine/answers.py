@@ -17,6 +17,20 @@ class FollowUp:
     max_new_tokens: int
 
 
+@dataclass(frozen=True)
+class Answer:
+    """Of one row."""
+
+    token_ids: list[int]  # the ending token included, as kvpress does
+    ended: bool  # False: cut at its limit; of the last answer
+    held_mean: float  # tokens that a head held, over steps, layers and heads
+    held_max: int
+    seconds: float  # the batch's wall time
+    batch: int  # rows in the batch
+    later: tuple[list[int], ...] = ()  # answers to the follow-ups
+    likelihoods: tuple[float, ...] = ()  # log-likelihoods of its options, in nats
+
+
 class RowTurns:
     """A row's answers so far, and what of its next question is still to be read."""
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from indexmem.config.decoding import DecodingConfig
 from indexmem.config.schema import EvictionConfig
-from indexmem.engine.answers import FollowUp, HeldTokens, RowTurns
+from indexmem.engine.answers import Answer, FollowUp, HeldTokens, RowTurns
 from indexmem.engine.cache import RaggedCache
 from indexmem.engine.recompress import Compression, Recompression, room_for
 from indexmem.engine.sampling import Endings, RowChoice, TokenChoice
@@ -54,6 +54,7 @@ class DecodeRow:
     min_new_tokens: int = 0  # nothing ends it before
     seed: int = 0  # of its draws, when they are drawn
     follow_ups: tuple[FollowUp, ...] = ()
+    options: tuple[tuple[int, ...], ...] = ()  # token ids, of which the likeliest are the answer: see options.py
 
     @property
     def steps(self) -> int:
@@ -81,17 +82,6 @@ class DecodeRow:
     def batch_order(self) -> tuple[bool, int]:
         """Sorts rows so that those that can share buffers are neighbours, the longest first."""
         return self.cache.memories is not None, -self.cache.kept_HK[0].shape[1]
-
-
-@dataclass(frozen=True)
-class Answer:
-    token_ids: list[int]  # the ending token included, as kvpress does
-    ended: bool  # False: cut at its limit; of the last answer
-    held_mean: float  # tokens that a head held, over steps, layers and heads
-    held_max: int
-    seconds: float  # the batch's wall time
-    batch: int  # rows in the batch
-    later: tuple[list[int], ...] = ()  # answers to the follow-ups
 
 
 def decode(
@@ -148,6 +138,18 @@ def _decode_or_split(backbone: Backbone, rows: list[DecodeRow], decoding: Decodi
     torch.cuda.empty_cache()
     half = len(rows) // 2
     return _decode_or_split(backbone, rows[:half], decoding) + _decode_or_split(backbone, rows[half:], decoding)
+
+
+def padded_questions(rows: Sequence[DecodeRow], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, positions (negative ones of padding that would begin before the context) and validity, [R, n]: questions of
+    several lengths, padded on the left."""
+    longest = max(len(row.question_ids) for row in rows)
+    pads = [longest - len(row.question_ids) for row in rows]
+    pad_R1 = torch.tensor(pads, device=device)[:, None]
+    ids_Rn = torch.tensor([[0] * pad + row.question_ids for pad, row in zip(pads, rows)], device=device)
+    columns_n = torch.arange(longest, device=device)
+    start_R1 = torch.tensor([row.context_tokens for row in rows], device=device)[:, None]
+    return ids_Rn, start_R1 - pad_R1 + columns_n, columns_n >= pad_R1
 
 
 @torch.inference_mode()
@@ -214,14 +216,8 @@ class DecodeBatch:
 
     def _read_questions(self, steps: Steps) -> tuple[Tensor, Tensor]:
         """Each row's first token, and the position at which it is fed."""
-        device = self._cache.device
-        pads = [self._question - len(row.question_ids) for row in self._rows]
-        pad_R = torch.tensor(pads, device=device)
-        ids_Rn = torch.tensor([[0] * pad + row.question_ids for pad, row in zip(pads, self._rows)], device=device)
-        columns_n = torch.arange(self._question, device=device)
-        start_R = torch.tensor([row.context_tokens for row in self._rows], device=device)
-        positions_Rn = (start_R - pad_R)[:, None] + columns_n
-        token_R = steps.feed(ids_Rn, positions_Rn.clamp(min=0), columns_n >= pad_R[:, None])
+        ids_Rn, positions_Rn, valid_Rn = padded_questions(self._rows, self._cache.device)
+        token_R = steps.feed(ids_Rn, positions_Rn.clamp(min=0), valid_Rn)
         return token_R, positions_Rn[:, -1] + 1
 
     def _take(self, tokens: list[int]) -> dict[int, int]:

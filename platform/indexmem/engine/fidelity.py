@@ -9,14 +9,13 @@ V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from indexmem.engine.cache import RaggedCache
-from indexmem.engine.decode import DecodeRow, free_for_batches, plan_batches
-from indexmem.engine.steps import read
+from indexmem.engine.decode import DecodeRow
+from indexmem.engine.forced import forced_batches, forced_row
 from indexmem.models.backbone import Backbone
 
 
@@ -48,29 +47,11 @@ def fidelity(
 
     A cache that is compressed while decoding is taken as it is before that. `batch_bytes` as in `decode`.
     """
-    forced = [
-        replace(
-            row, question_ids=[*row.question_ids, *answer_ids[:-1]], max_new_tokens=1, compression=None, follow_ups=()
-        )
-        for row in (full, *rows)
-    ]
-    logits_bytes = len(answer_ids) * backbone.model.config.get_text_config().vocab_size * backbone.model.dtype.itemsize
-    limit = free_for_batches(backbone.device) if batch_bytes is None else batch_bytes
+    forced = [forced_row(row, answer_ids) for row in (full, *rows)]
     found: list[Fidelity] = []
     full_mV: Tensor | None = None
-    for batch in plan_batches([row.bytes_at_end + logits_bytes for row in forced], limit):
-        logits_RmV = _forced_logits(backbone, [forced[i] for i in batch], len(answer_ids))
+    for _, logits_RmV in forced_batches(backbone, forced, len(answer_ids), batch_bytes):
         if full_mV is None:
             full_mV = logits_RmV[0].clone()
         found += [Fidelity.of(full_mV, cell_mV) for cell_mV in logits_RmV]
     return found[1:]
-
-
-def _forced_logits(backbone: Backbone, rows: Sequence[DecodeRow], keep: int) -> Tensor:
-    """Logits before each of the last `keep` tokens, [R, m, V]: all rows read as many tokens."""
-    ids_Rn = torch.tensor([row.question_ids for row in rows], device=backbone.device)
-    count = ids_Rn.shape[1]
-    cache = RaggedCache([row.cache for row in rows], count)
-    start_R1 = torch.tensor([[row.context_tokens] for row in rows], device=backbone.device)
-    positions_Rn = start_R1 + torch.arange(count, device=backbone.device)
-    return read(backbone, cache, ids_Rn, positions_Rn, torch.ones_like(ids_Rn, dtype=torch.bool), keep)

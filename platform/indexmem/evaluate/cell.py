@@ -14,12 +14,13 @@ from indexmem.benchmarks.base import Benchmark, Sample
 from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.budget import NOTHING_EVICTED
 from indexmem.config.schema import Experiment, MethodConfig
-from indexmem.engine.answers import FollowUp
-from indexmem.engine.decode import Answer, DecodeRow, decode
+from indexmem.engine.answers import Answer, FollowUp
+from indexmem.engine.decode import DecodeRow
 from indexmem.engine.fidelity import fidelity
+from indexmem.engine.options import answers_of
 from indexmem.errors import UserError
 from indexmem.evaluate.compress import CompressedCell, CompressedCells, compress_cells
-from indexmem.evaluate.rows import ResultRow, base_row, failed_row, scored_turns
+from indexmem.evaluate.rows import ResultRow, base_row, failed_row, scored_options, scored_turns
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.registry import FULL_CACHE, make_method
@@ -38,6 +39,7 @@ class Prompt:
     context_ids: list[int]
     question_ids: list[int]
     follow_ups: tuple[FollowUp, ...] = ()
+    options: tuple[tuple[int, ...], ...] = ()
 
 
 Ready = tuple[Task, Prompt, GridCell, CompressedCell]  # what an answer is decoded from
@@ -91,7 +93,7 @@ class CellEvaluator:
             if cell.id in done.ready
         ]
         decode_rows = [self._decode_row(*item) for item in ready]
-        answers = decode(self.backbone, decode_rows, grid.batch_bytes, grid.decoding)
+        answers = answers_of(self.backbone, decode_rows, grid.batch_bytes, grid.decoding)
         near = self._fidelity(ready, decode_rows, answers) if grid.fidelity else {}
         rows = [
             self._row(*item, answer) | near.get(number, {})
@@ -150,13 +152,15 @@ class CellEvaluator:
         prompt = PromptFormat.of(tokenizer, chat=sample.chat)
         context_ids = encode(tokenizer, prompt.context(sample.context))
         question_ids = encode(tokenizer, prompt.question(sample.question, sample.answer_prefix))
-        for part, ids in (("context", context_ids), ("question", question_ids)):
+        options = tuple(tuple(encode(tokenizer, option)) for option in sample.options)
+        options_read = [(f"option {option!r}", ids) for option, ids in zip(sample.options, options)]
+        for part, ids in (("context", context_ids), ("question", question_ids), *options_read):
             if not ids:
                 raise UserError(f"The {part} of {sample.id} has no tokens, so there is nothing to read.")
         between = between_turns(tokenizer) if sample.turns else ""
         later = [(between + prompt.question(turn.question, turn.answer_prefix), turn) for turn in sample.turns]
         follow_ups = tuple(FollowUp(encode(tokenizer, text), turn.max_new_tokens) for text, turn in later)
-        return Prompt(prompt, context_ids, question_ids, follow_ups)
+        return Prompt(prompt, context_ids, question_ids, follow_ups, options)
 
     def _decode_row(self, task: Task, prompt: Prompt, cell: GridCell, done: CompressedCell) -> DecodeRow:
         return DecodeRow(
@@ -169,6 +173,7 @@ class CellEvaluator:
             task.sample.min_new_tokens,
             draw_seed(self.experiment.grid.seed, task.sample),
             prompt.follow_ups,
+            prompt.options,
         )
 
     def _row(self, task: Task, prompt: Prompt, cell: GridCell, done: CompressedCell, answer: Answer) -> ResultRow:
@@ -180,7 +185,10 @@ class CellEvaluator:
         texts = [str(self.backbone.tokenizer.decode(ids, skip_special_tokens=True)) for ids in said]
         text = texts[0] if not sample.turns else "\n".join(f"[{turn}] {one}" for turn, one in enumerate(texts, start=1))
         try:
-            scores = scored_turns(benchmark, texts, sample)
+            if sample.options:
+                scores = scored_options(benchmark, answer.likelihoods, sample)
+            else:
+                scores = scored_turns(benchmark, texts, sample)
         except Exception as error:  # whatever a scorer stumbles over is about this answer alone
             return self._failed_row(sample, cell, error) | {"prediction": text}
         measured = {

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from indexmem.benchmarks.base import Benchmark, Sample
 from indexmem.config.schema import Experiment
 from indexmem.evaluate.version import computed_by
@@ -73,6 +75,21 @@ def scored_turns(benchmark: Benchmark, predictions: Sequence[str], sample: Sampl
         return each[0]
     scores = {f"turn {number}": row["score"] for number, row in enumerate(each, start=1)}
     return each[0] | {"score": sum(scores.values()) / len(scores), "other_scores": json.dumps(scores)}
+
+
+def scored_options(benchmark: Benchmark, likelihoods: Sequence[float], sample: Sample) -> ResultRow:
+    """`scored` of the likeliest option (`acc` of lm-evaluation-harness), which becomes the column `prediction`; beside
+    it `acc_norm`, by likelihood per character, and `probability`, what the options' probabilities give right ones."""
+    by_character = [nats / max(1, len(option.strip())) for nats, option in zip(likelihoods, sample.options)]
+    likeliest, normalised = (sample.options[int(np.argmax(by))] for by in (likelihoods, by_character))
+    row = scored(benchmark, likeliest, sample)
+    share = np.exp(np.asarray(likelihoods) - max(likelihoods))
+    right = [benchmark.score(option, sample) for option in sample.options]
+    others = {
+        "acc_norm": float(benchmark.score(normalised, sample)),
+        "probability": min(1.0, float(share @ right / share.sum())),
+    }
+    return row | {"prediction": likeliest, "other_scores": json.dumps(json.loads(row["other_scores"]) | others)}
 
 
 def base_row(

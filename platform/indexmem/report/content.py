@@ -12,7 +12,7 @@ from indexmem.config.budget import Budget
 from indexmem.config.schema import Experiment
 from indexmem.report.ablations import Ablation, ablations
 from indexmem.report.explorer import SHOWN_CHARACTERS, sample_groups
-from indexmem.report.facets import facets, heat_maps
+from indexmem.report.facets import Facet, facets, heat_maps
 from indexmem.report.origin import Failure, Origin, failures, origin
 from indexmem.report.panels import (
     PanelGroup,
@@ -43,6 +43,7 @@ class View:
     verdict: GridVerdict
     costs: tuple[Cost, ...]
     ablations: tuple[Ablation, ...]
+    facets: tuple[Facet, ...]
     sections: Mapping[str, tuple[PanelGroup, ...]]  # section -> its charts
     samples: list[dict[str, Any]]  # a group per benchmark
     kept: dict[str, Any]
@@ -119,11 +120,12 @@ def _view(number: int, model: str, gate: Gate, retention: pa.Table, baseline: st
     summary = summarise(rows)
     spent = costs(rows)
     found = ablations(summary, baseline)
+    by_label = facets(rows, summary.ranked)
     kept = viewer_data(rows, retention, summary.methods)
     sections = {
         "curves": curve_groups(summary),
         "needles": heat_groups(heat_maps(rows), summary),
-        "facets": facet_groups(facets(rows, summary.ranked), summary),
+        "facets": facet_groups(by_label, summary),
         "fidelity": fidelity_groups(summary, spent),
         "decoding": decode_groups(summary, spent),
         "ablations": ablation_groups(found),
@@ -138,6 +140,7 @@ def _view(number: int, model: str, gate: Gate, retention: pa.Table, baseline: st
         verdict=refusal(gate) if gate.shortfalls else verdict(summary, spent),
         costs=spent,
         ablations=found,
+        facets=by_label,
         sections=sections,
         samples=sample_groups(rows, benchmarks, shown, characters),
         kept=kept,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,17 @@ from indexmem.results.schema import FULL_LABEL
 from indexmem.results.units import Design
 
 DEPTH, LENGTH = "depth", "length"
-TITLES = {"category": "Score by category", "bucket": "Score by length bucket", "offset": "Score by offset"}
+TITLES = {
+    "category": "Score by category",
+    "bucket": "Score by length bucket",
+    "offset": "Score by offset",
+    "difficulty": "Score by difficulty",
+    "needles": "Score by number of needles",
+    "order": "Score by place of the order",
+    "position": "Score by position in the prompt",
+    "instruction": "Score by instruction",
+    "turn": "Score by turn",
+}
 MANY = 24  # distinct numbers; more are rounded to two digits
 
 
@@ -47,8 +57,10 @@ class HeatMap:
 
 
 def facets(rows: pa.Table, ranked: Container[tuple[str, Budget]]) -> tuple[Facet, ...]:
-    """A facet for every label in TITLES that has at least two values, of the columns that are ranked."""
-    scored = [item for item in _scored(rows) if (item["method"], Budget.parse(item["budget"])) in ranked]
+    """A facet for every label in TITLES that has at least two values, of the columns that are ranked. A score beside
+    the first counts as one of a sample with that label: "position 3" is in the facet "position"."""
+    items = (*_scored(rows), *_subscored(rows))
+    scored = [item for item in items if (item["method"], Budget.parse(item["budget"])) in ranked]
     found = (_facet(scored, name) for name in TITLES)
     return tuple(facet for facet in found if len(facet.values) > 1)
 
@@ -110,3 +122,14 @@ def _scored(rows: pa.Table) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = sample_scores(labelled, keys).to_pylist()
     parsed = {text: json.loads(text) for text in {item["labels"] for item in items}}
     return [item | {"labels": parsed[item["labels"]]} for item in items if parsed[item["labels"]]]
+
+
+def _subscored(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    """One item per answer and score whose name begins with a facet's."""
+    columns = ("method", "budget", "benchmark", "sample_id", "group", "other_scores")
+    for row in rows.filter(pc.is_valid(rows["other_scores"])).select(columns).to_pylist():
+        for name, score in json.loads(row["other_scores"]).items():
+            facet, _, value = name.partition(" ")
+            if facet in TITLES:
+                label = {facet: int(value) if value.isdigit() else value}
+                yield row | {"score": score, "labels": label, "group": row["group"] or row["sample_id"]}

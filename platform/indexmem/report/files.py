@@ -20,6 +20,7 @@ from indexmem.results.costs import Cost
 from indexmem.results.summary import Summary
 from indexmem.results.tables import score_frame
 
+FACETS = ["model", "method", "budget", "label", "value", "mean", "low", "high", "n"]
 ABLATIONS = ["model", "variant", "baseline", "budget", "difference", "low", "high", "n", "p_adjusted"]
 
 
@@ -68,6 +69,17 @@ def ablations_csv(views: Sequence[View]) -> str:
     return pd.DataFrame(lines, columns=ABLATIONS, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
+def facets_csv(views: Sequence[View]) -> str:
+    """One line per (model, method, budget, label, value): mean in [0, 1] with its interval and independent samples."""
+    lines = [
+        (view.model, method, budget, facet.name, value, *map(_six, (cell.mean, cell.low, cell.high)), cell.n)
+        for view in views
+        for facet in view.facets
+        for (method, budget, value), cell in facet.cells.items()
+    ]
+    return pd.DataFrame(lines, columns=FACETS, dtype=object).to_csv(index=False, lineterminator="\n")
+
+
 def _texts(content: Content) -> dict[str, str]:
     views, length = content.views, content.experiment.grid.length
     summaries = {view.model: view.summary for view in views}
@@ -76,6 +88,8 @@ def _texts(content: Content) -> dict[str, str]:
         "costs.csv": costs_csv(views),
         "scores.tex": budgets_table(views, length),
     }
+    if any(view.facets for view in views):
+        texts["facets.csv"] = facets_csv(views)
     if any(view.ablations for view in views):
         texts["ablations.csv"] = ablations_csv(views)
     for view in views:

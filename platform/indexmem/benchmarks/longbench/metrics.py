@@ -25,7 +25,7 @@ _CODE_COMMENTS = ("`", "#", "//")
 
 def qa_f1(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
     """F1 of the words, as bags; case, punctuation and articles play no part."""
-    return bag_f1(_words(answer), _words(reference))
+    return bag_f1(plain_words(answer), plain_words(reference))
 
 
 def qa_f1_zh(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
@@ -116,7 +116,8 @@ def bag_f1(answer: Sequence[str], reference: Sequence[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def _words(text: str) -> list[str]:
+def plain_words(text: str) -> list[str]:
+    """Without case, punctuation and articles."""
     return _ARTICLES.sub(" ", text.lower().translate(_ASCII_PUNCTUATION)).split()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-from indexmem.benchmarks.rows import BenchmarkRow, rows_of_file, rows_of_lines
+from indexmem.benchmarks.rows import BenchmarkRow, rows_of_folder, rows_of_lines
 from indexmem.errors import UserError
 from indexmem.fetching import about_to_fetch
 from indexmem.files import expanded
@@ -20,16 +20,11 @@ def read_items(path: str, file: str) -> list[BenchmarkRow]:
     copy of data.zip. Raises UserError when there are none to be had.
     """
     local = expanded(path)
-    rows = _read_folder(local, file) if local.is_dir() else _read_archive(path, local, file)
+    if local.is_dir():
+        rows = rows_of_folder(local, file, f"LongBench's {ARCHIVE}, unpacked", FIELDS)
+    else:
+        rows = _read_archive(path, local, file)
     return [row | {"all_classes": row.get("all_classes") or []} for row in rows]
-
-
-def _read_folder(folder: Path, file: str) -> list[BenchmarkRow]:
-    names = [f"{file}.jsonl", f"{file}.parquet"]
-    found = [parent / name for parent in (folder, folder / "data") for name in names if (parent / name).is_file()]
-    if not found:
-        raise UserError(f"{folder} has no {names[0]}. Expected the files of LongBench's {ARCHIVE}, unpacked.")
-    return rows_of_file(found[0], FIELDS)
 
 
 def _read_archive(path: str, local: Path, file: str) -> list[BenchmarkRow]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from pydantic import PositiveInt
@@ -17,11 +16,10 @@ from pydantic import PositiveInt
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
 from indexmem.benchmarks.maths.boxed import as_integer, last_boxed
 from indexmem.benchmarks.maths.verifier import Verifier
-from indexmem.benchmarks.rows import BenchmarkRow, check_type, rows_of_file, rows_of_hub
+from indexmem.benchmarks.rows import BenchmarkRow, PublishedRows, check_type
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
 from indexmem.extras import need
-from indexmem.files import expanded
 from indexmem.models.prompt import PromptFormat, encode
 
 AIME25, MATH500 = "alessiodevoto/aime25", "alessiodevoto/math500"  # hub data sets, as kvpress reads them
@@ -35,18 +33,10 @@ class MathsTask(Benchmark):
     """Problems in their order: rows with `problem` (or `question`) and `answer`, and perhaps `context`, `subject` and
     `level`."""
 
-    path: str  # a .jsonl or .parquet file, or a hub id
+    rows: PublishedRows
     max_new_tokens: int
     protocol: str = "kvpress"
     published: int  # problems
-
-    @cached_property
-    def problems(self) -> list[BenchmarkRow]:
-        """All rows in order. Raises UserError when there are none to be had or one lacks a field."""
-        local = expanded(self.path)
-        if local.is_file():
-            return rows_of_file(local, KINDS, _has_problem)
-        return rows_of_hub(self.path, SPLIT, KINDS, "Give path=FILE of a local copy.", check=_has_problem)
 
     @property
     def size(self) -> int:
@@ -57,7 +47,7 @@ class MathsTask(Benchmark):
         """See `Benchmark`; fewer when the problems end before. Raises UserError for one without room."""
         limit = self.generation_limit(build)
         prompt = PromptFormat.of(build.tokenizer)
-        for index, row in enumerate(self.problems[:count]):
+        for index, row in enumerate(self.rows.rows[:count]):
             context, question = row.get("context") or "", _problem(row)
             if "boxed" not in context + question:
                 question += INSTRUCTION
@@ -98,7 +88,7 @@ class MathsTask(Benchmark):
 
     def ingredients(self, build: BuildContext) -> Mapping[str, Any]:
         """The problems and what is asked of an answer."""
-        return {"problems": content_hash(self.problems), "instruction": INSTRUCTION}
+        return {"problems": content_hash(self.rows.rows), "instruction": INSTRUCTION}
 
     @abstractmethod
     def equal(self, reference: str, boxed: str) -> bool:
@@ -134,12 +124,16 @@ def _has_problem(row: BenchmarkRow, where: str) -> None:
     check_type(_problem(row), str, f"{where}: 'problem' (or 'question')")
 
 
+def _problems(path: str) -> PublishedRows:
+    return PublishedRows(path, KINDS, split=SPLIT, check=_has_problem)
+
+
 def aime25(*, path: str = AIME25, max_new_tokens: PositiveInt = 32_000) -> Sequence[Benchmark]:
     """AIME 2025, I and II; `path` is a local .jsonl or .parquet file or a hub id."""
-    return (Aime(name="aime25", path=path, max_new_tokens=max_new_tokens, published=30),)
+    return (Aime(name="aime25", rows=_problems(path), max_new_tokens=max_new_tokens, published=30),)
 
 
 def math500(*, path: str = MATH500, max_new_tokens: PositiveInt = 32_000) -> Sequence[Benchmark]:
     """MATH500; `path` is a local .jsonl or .parquet file or a hub id."""
     need("benchmarks", "math_verify")  # before anything is evaluated
-    return (Math500(name="math500", path=path, max_new_tokens=max_new_tokens, published=500),)
+    return (Math500(name="math500", rows=_problems(path), max_new_tokens=max_new_tokens, published=500),)

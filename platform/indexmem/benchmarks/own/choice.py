@@ -39,10 +39,13 @@ def chosen(answer: str, options: Sequence[str]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def letters_of(answers: Sequence[str], options: Sequence[str], where: str) -> tuple[str, ...]:
-    """Letters of the options that `answers` name by letter or text. Raises UserError for one that names none or two."""
+def letters_of(answers: Sequence[str | int], options: Sequence[str], where: str) -> tuple[str, ...]:
+    """Letters of the options that `answers` name by letter, text or index from 0. Raises UserError for one that names
+    none or two."""
     found = []
     for answer in answers:
+        if not isinstance(answer, str):
+            answer = LETTERS[answer] if 0 <= answer < len(options) else str(answer)
         by_letter = [LETTERS[i] for i in range(len(options)) if answer.strip().upper() == LETTERS[i]]
         by_text = [letter for letter, text in zip(LETTERS, options) if _same(text, answer)]
         named = {*by_letter, *by_text}
@@ -53,7 +56,10 @@ def letters_of(answers: Sequence[str], options: Sequence[str], where: str) -> tu
             )
         if not named:
             letters = ", ".join(LETTERS[: len(options)])
-            raise UserError(f"{where}: the answer '{answer:.80}' is no option. Write one of {letters} or its text.")
+            raise UserError(
+                f"{where}: the answer '{answer:.80}' is no option. Write one of {letters} or its text, or its place "
+                "from 0."
+            )
         found.append(named.pop())
     return tuple(dict.fromkeys(found))
 

@@ -48,6 +48,7 @@ COMBINE: Mapping[str, Callable[[Sequence[float]], float]] = MappingProxyType(
 # Names that say by themselves how several answers count.
 WHOLE: Mapping[str, Scorer] = MappingProxyType({"contains_all": string_match_all, "contains_any": string_match_part})
 METRICS = (*WHOLE, *SINGLE)
+LIKELIHOOD = "likelihood"  # of rows with options: the model's own, and no text is compared
 
 
 def whole(metric: str) -> Scorer | None:
@@ -55,13 +56,13 @@ def whole(metric: str) -> Scorer | None:
 
     Raises UserError for a metric that does not exist.
     """
-    if metric in SINGLE:
+    if metric in SINGLE or metric == LIKELIHOOD:
         return None
     if metric in WHOLE:
         return WHOLE[metric]
     own = find("scorers", metric)
     if own is None:
-        raise unknown_name("scorers", "metric", metric, METRICS)
+        raise unknown_name("scorers", "metric", metric, (*METRICS, LIKELIHOOD))
     if not callable(own.value):
         raise UserError(f"'{metric}' is no function. Expected one of (answer, right answers) that returns 0 to 1.")
     scorer: Scorer = own.value
@@ -70,7 +71,7 @@ def whole(metric: str) -> Scorer | None:
 
 def own_scorers(metrics: Iterable[str]) -> dict[str, Found]:
     """Those of `metrics` that are not ours."""
-    found = {metric: find("scorers", metric) for metric in sorted(set(metrics) - set(METRICS))}
+    found = {metric: find("scorers", metric) for metric in sorted(set(metrics) - {*METRICS, LIKELIHOOD})}
     return {metric: own for metric, own in found.items() if own is not None}
 
 

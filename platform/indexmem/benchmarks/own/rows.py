@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from indexmem.benchmarks.own.choice import check_options, letters_of
-from indexmem.benchmarks.own.metrics import COMBINE, whole
+from indexmem.benchmarks.own.metrics import COMBINE, LIKELIHOOD, whole
 from indexmem.benchmarks.rows import BenchmarkRow, check_fields, check_type, rows_of_file
 from indexmem.errors import UserError
 from indexmem.files import expanded
@@ -72,8 +72,9 @@ def check_own_row(row: BenchmarkRow, where: str) -> None:
     for number, turn in enumerate(row.get("turns") or (), start=2):
         check_turn(turn, row, f"{where}, turn {number}")
     for field in ("answers", "options"):
+        kind = (str, int) if field == "answers" and row.get("options") is not None else str
         for text in row.get(field) or ():
-            check_type(text, str, f"{where}: each of '{field}'")
+            check_type(text, kind, f"{where}: each of '{field}'")
     if not row["answers"]:
         raise UserError(f"{where}: 'answers' must list one text at least.")
     if row.get("max_new_tokens") is not None and row["max_new_tokens"] < 1:
@@ -103,6 +104,8 @@ def _check_metric(row: BenchmarkRow, where: str) -> None:
         by_all = None if metric is None else whole(metric)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+    if metric == LIKELIHOOD:
+        raise UserError(f"{where}: metric {LIKELIHOOD} compares 'options', and there are none.")
     if match is not None and match not in COMBINE:
         raise UserError(f"{where}: 'match' must be any or all, got '{match}'.")
     if match is not None and by_all is not None:
@@ -113,5 +116,7 @@ def _check_choice(row: BenchmarkRow, where: str) -> None:
     check_options(row["options"], where)
     letters_of(row["answers"], row["options"], where)
     for field in ("metric", "match"):
-        if row.get(field) is not None:
-            raise UserError(f"{where}: '{field}' has no effect on a row with 'options'. Leave it out.")
+        if row.get(field) is not None and (field, row[field]) != ("metric", LIKELIHOOD):
+            raise UserError(
+                f"{where}: '{field}' has no effect on a row with 'options'. Leave it out, or set metric: {LIKELIHOOD}."
+            )

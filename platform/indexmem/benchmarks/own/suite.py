@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample, Turn
-from indexmem.benchmarks.own.choice import chosen, letters_of, option_lines
-from indexmem.benchmarks.own.metrics import own_scorers, score, whole
+from indexmem.benchmarks.own.choice import LETTERS, chosen, letters_of, option_lines
+from indexmem.benchmarks.own.metrics import LIKELIHOOD, own_scorers, score, whole
 from indexmem.benchmarks.own.rows import read_own_rows
 from indexmem.benchmarks.rows import BenchmarkRow
 from indexmem.config.reference import without_folders
@@ -42,7 +42,7 @@ class JsonlBenchmark(Benchmark):
         """See `Benchmark`; fewer when the rows end before. Raises UserError for one that `build` has no room for."""
         prompt = PromptFormat.of(build.tokenizer)
         for index, row in enumerate(self._rows[:count]):
-            sample = self._sample(row, index, build.max_new_tokens)
+            sample = self._sample(row, index, build.max_new_tokens, prompt)
             between = between_turns(build.tokenizer) if sample.turns else ""
             asked = [between + prompt.question(one.question, one.answer_prefix) for one in sample.asked]
             rendered = (prompt.context(sample.context), asked[0].removeprefix(between), *asked[1:])
@@ -56,7 +56,9 @@ class JsonlBenchmark(Benchmark):
             yield sample
 
     def score(self, prediction: str, sample: Sample) -> float:
-        """By the option that is chosen, or by the metric of the row."""
+        """By the option that is likeliest or chosen, or by the metric of the row."""
+        if sample.options:
+            return float(prediction in sample.references)
         if "options" in sample.extra:
             return float(chosen(prediction, sample.extra["options"]) in sample.extra["right"])
         named = sample.extra["metric"]  # of a file, without its folder: samples are cached for all places
@@ -67,7 +69,7 @@ class JsonlBenchmark(Benchmark):
         """The rows, and what holds for those that do not say it themselves."""
         plain = [row for row in self._rows if row.get("options") is None]
         defaults: dict[str, Any] = {}
-        if any(row.get("metric") is None for row in plain):
+        if self.metric == LIKELIHOOD or any(row.get("metric") is None for row in plain):
             defaults["metric"] = self.metric
         if any(row.get("match") is None and whole(self._metric(row)) is None for row in plain) and self.match != "any":
             defaults["match"] = self.match
@@ -84,12 +86,20 @@ class JsonlBenchmark(Benchmark):
     def _metric(self, row: BenchmarkRow) -> str:
         return str(row.get("metric") or self.metric)
 
-    def _sample(self, row: BenchmarkRow, index: int, max_new_tokens: int | None) -> Sample:
+    def _sample(self, row: BenchmarkRow, index: int, max_new_tokens: int | None, prompt: PromptFormat) -> Sample:
         options, references, question = row.get("options"), tuple(row["answers"]), row["question"]
+        likely: tuple[str, ...] = ()  # options that are scored by their likelihood
+        extra: dict[str, Any] = {}
         if options is None:
-            extra: dict[str, Any] = {"metric": self._metric(row)}
             match = row.get("match") or self.match
-            extra |= {"match": match} if match != "any" else {}
+            extra = {"metric": self._metric(row)} | ({"match": match} if match != "any" else {})
+            if extra["metric"] == LIKELIHOOD:
+                raise UserError(f"{self.path}, row {index + 1}: metric {LIKELIHOOD} compares 'options'. Add them.")
+        elif self._metric(row) == LIKELIHOOD:
+            blank = "" if prompt.question(question, row.get("answer_prefix") or "")[-1:].isspace() else " "
+            likely = tuple(blank + option for option in options)
+            right = letters_of(row["answers"], options, f"row {index + 1}")
+            references = tuple(likely[LETTERS.index(letter)] for letter in right)
         else:
             extra = {"options": options, "right": letters_of(row["answers"], options, f"row {index + 1}")}
             references = tuple(line for line in option_lines(options).split("\n") if line[0] in extra["right"])
@@ -112,6 +122,7 @@ class JsonlBenchmark(Benchmark):
             answer_prefix=row.get("answer_prefix") or "",
             references=references,
             max_new_tokens=limit,
+            options=likely,
             turns=turns,
             group=f"{self.name}/{row['group']}" if row.get("group") else "",
             labels=row.get("labels") or {},

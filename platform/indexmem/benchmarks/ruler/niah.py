@@ -121,7 +121,9 @@ class NeedleTask(RulerTask):
         question, answer_prefix = (ONE_ANSWER if len(references) == 1 else MANY_ANSWERS)[1:]
         told = {"kind": self.value, "query": _listing(keys[first : first + self.queries])}
         one_needle = len(references) == 1 and self.keys == self.questions
-        labels = {"depth": round(depths[first], 3)} if one_needle else {}
+        labels: dict[str, Any] = {"depth": round(depths[first], 3)} if one_needle else {}
+        if self.questions > 1 and not self.conversation:
+            labels["position"] = 1 + sorted(depths).index(depths[first])  # of its first needle, in the text's order
         return Asked(question.format(**told), answer_prefix.format(**told), references, labels)
 
 
@@ -160,5 +162,6 @@ def niah_questions(
         keys=questions,
         questions=questions,
         conversation=turns,
+        version=2,
     )
     return (task,)

@@ -7,14 +7,13 @@ scbench, at commit 0ff346d (MIT). Scores take an answer and the texts that are r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from indexmem.benchmarks.longbench.metrics import bag_f1, is_content
+from indexmem.benchmarks.published.suite import AnswerScore
 from indexmem.benchmarks.scorers import string_match_all, string_match_part
-
-Score = Callable[[str, Sequence[str]], float]
 
 _LETTERS = "ABCD"
 _CHOICE_MARKS = ("answer is:", "answer:", "answer is", "option is")
@@ -26,7 +25,7 @@ class SCBenchSet:
     {input}, and {A} to {D} or {target} where the set has them."""
 
     max_new_tokens: int
-    score: Score
+    score: AnswerScore
     context: str = "{context}"
     question: str = "{input}"
 

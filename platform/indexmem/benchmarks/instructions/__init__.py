@@ -1,0 +1,1 @@
+"""What means over benchmarks hide: instructions that are lost one by one, and a system prompt that is given away."""
