@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +23,10 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--remote-debugging-port=0",
 )  # fmt: skip
 START_SECONDS, WAIT_SECONDS = 60.0, 60.0
+
+
+class PageMoved(Exception):
+    """The tab went to another address before it answered."""
 
 
 class Chrome:
@@ -75,13 +80,17 @@ class Page:
         return found["result"].get("value")
 
     def until(self, script: str) -> None:
-        """Wait until an expression is true."""
-        waiting = (
-            "new Promise((done, fail) => { const timer = setInterval("
-            f"() => {{ if ({script}) {{ clearInterval(timer); done(true); }} }}, 20);"
-            f" setTimeout(() => fail('not in time'), {1000 * WAIT_SECONDS}); }})"
-        )
-        assert self.evaluate(waiting), script
+        """Wait until an expression is true. Asked anew each time, since the page may move to another address."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not self._holds(script):
+            assert time.monotonic() < deadline, f"not in time: {script}"
+            time.sleep(0.02)
+
+    def _holds(self, script: str) -> bool:
+        try:
+            return bool(self.evaluate(f"Boolean({script})"))
+        except PageMoved:
+            return False
 
     def click(self, selector: str) -> None:
         """A click on the first element that matches."""
@@ -136,6 +145,8 @@ class Page:
         number = self._number
         await self._socket.send_json({"id": number, "method": method, "params": params})
         answer = await self._receive(lambda message: message.get("id") == number)
+        if "navigated" in answer.get("error", {}).get("message", ""):
+            raise PageMoved(answer["error"]["message"])
         assert "error" not in answer, answer["error"]
         return answer["result"]
 
