@@ -21,7 +21,7 @@ PACKAGE = REPOSITORY / "platform" / "indexmem"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 TESTBED_MODULES = sorted((REPOSITORY / "indexmem-testbed" / "indexmem_testbed").rglob("*.py"))
 SWEEPS = REPOSITORY / "sweeps"
-TABLES = set((SWEEPS / "paper").glob("table*.yaml"))  # of runs, which are other files' specs
+TABLES = set(SWEEPS.rglob("table*.yaml"))  # of runs, which are other files' specs
 SPECS = sorted(set(SWEEPS.rglob("*.yaml")) - {SWEEPS / "nightly.yaml"} - TABLES)
 
 # A folder may import the folders named here (and itself); `evaluate` stands on everything below it.

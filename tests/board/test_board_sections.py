@@ -137,6 +137,13 @@ def test_stores_that_differ_in_a_setting_are_apart_and_old_rows_are_not_ranked(t
     assert {line.standing for line in found[2].lines} == {""}
 
 
+def test_question_aware_rows_are_a_section_of_their_own(tmp_path):
+    stores = [write_store(tmp_path / f"s{n}", {}, ["knorm"], question_aware=bool(n)) for n in range(2)]
+    found = sections(pa.concat_tables([read_source(str(store)).rows for store in stores]))
+    assert sorted(section.protocol["question"] for section in found) == ["after", "before"]
+    assert not any(section.unknown for section in found)
+
+
 def test_another_engine_is_another_protocol_and_other_code_of_a_method_another_method(tmp_path):
     codes = ("engine 2", "engine 2, 0a1b", "engine 3", None)
     stores = [write_store(tmp_path / f"s{n}", {}, ["knorm"], code=code) for n, code in enumerate(codes)]

@@ -14,9 +14,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from indexmem.config.distill import DistillConfig
 from indexmem.config.load import load, validate, with_overrides
 from indexmem.config.modules import Across
-from indexmem.config.schema import DistillConfig
 from indexmem.config.spec import content_hash
 from indexmem.config.text import BUILT_IN, TextConfig
 from indexmem.distill import corpus, runs

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_tokenizers import TEXT, tiny_tokenizer
 
-from indexmem.config.schema import DistillConfig
+from indexmem.config.distill import DistillConfig
 from indexmem.distill import data
 from indexmem.distill.data import MicroBatch, Position, TextShare, WindowStream
 from indexmem.errors import UserError

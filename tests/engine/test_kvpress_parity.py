@@ -1,5 +1,7 @@
 """Greedy text equals the kvpress pipeline's own, on a real model (fp32, CPU)."""
 
+from dataclasses import replace
+
 import kvpress
 import pytest
 import torch
@@ -27,7 +29,7 @@ SMOLLM2, TESTBED = "smollm2-135m-instruct", "testbed"
 TIED = ("knorm",)
 
 
-def spec_of(model: str, methods: list[str], samples: int, root: str) -> Experiment:
+def spec_of(model: str, methods: list[str], samples: int, root: str, **changes) -> Experiment:
     return validate(
         {
             "model": {"id": model},
@@ -40,11 +42,17 @@ def spec_of(model: str, methods: list[str], samples: int, root: str) -> Experime
                 "length": 384,
                 "samples": samples,
                 "max_new_tokens": 10,
-            },
+            }
+            | changes,
             "run": {"root": root},
         },
         "test",
     )
+
+
+def pipeline_of(spec, ours):
+    model = AutoModelForCausalLM.from_pretrained(resolve(spec.model), attn_implementation="sdpa", dtype=torch.float32)
+    return pipeline("kv-press-text-generation", model=model, tokenizer=ours.backbone.tokenizer, device="cpu")
 
 
 @pytest.mark.model
@@ -56,8 +64,7 @@ def test_text_equals_the_kvpress_pipeline(tmp_path, name, methods, samples):
     spec = spec_of(name, methods, samples, str(tmp_path))
     grid = plan(spec)
     ours = CellEvaluator.load(spec, grid.methods, None, {"git_commit": "", "versions": {}, "host": ""})
-    model = AutoModelForCausalLM.from_pretrained(resolve(spec.model), attn_implementation="sdpa", dtype=torch.float32)
-    theirs = pipeline("kv-press-text-generation", model=model, tokenizer=ours.backbone.tokenizer, device="cpu")
+    theirs = pipeline_of(spec, ours)
     compared, texts = 0, set()
     for task in remaining(grid):
         rows, _ = ours.evaluate([task])
@@ -75,3 +82,23 @@ def test_text_equals_the_kvpress_pipeline(tmp_path, name, methods, samples):
             texts.add(expected)
     assert compared == len(methods) * len(RATIOS) * samples
     assert len(texts) > samples, "the methods must disagree somewhere, or equality shows nothing"
+
+
+@pytest.mark.model
+def test_question_aware_text_equals_the_pipeline_s_with_the_question_in_its_context(tmp_path):
+    """As kvpress' evaluation has it with `query_aware`. Without a chat template the one token that it reads afterwards
+    is the line end after the question, the last of our prompt."""
+    spec = spec_of(TESTBED, ["snapkv", "keydiff"], 5, str(tmp_path), protocol="question_aware", max_new_tokens=24)
+    grid = plan(spec)
+    ours = CellEvaluator.load(spec, grid.methods, None, {"git_commit": "", "versions": {}, "host": ""})
+    theirs = pipeline_of(spec, ours)
+    texts = set()
+    for task in remaining(grid):
+        sample = replace(task.sample, answer_prefix="")
+        for row in ours.evaluate([replace(task, sample=sample)])[0]:
+            press = METHODS[row["method"]](compression_ratio=row["ratio"])
+            whole = sample.context + sample.question
+            expected = theirs(whole, question="", press=press, max_new_tokens=sample.max_new_tokens)["answer"]
+            assert row["prediction"] == expected, (row["method"], row["ratio"], row["sample_id"])
+            texts.add(expected)
+    assert len(texts) > 5, "the methods must disagree somewhere, or equality shows nothing"

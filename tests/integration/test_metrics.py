@@ -20,7 +20,7 @@ import psutil
 import pytest
 import yaml
 
-from indexmem.config.schema import DistillConfig
+from indexmem.config.distill import DistillConfig
 from indexmem.progress.ray_metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards" / "grafana"

@@ -276,8 +276,9 @@ def test_a_loaded_machine_and_what_nobody_feels_are_not_slower(spec, tonight, la
     assert slower(spec, later, prefill_seconds=0.001, score_seconds=0.04, decode_seconds=0.05) != []
 
 
-def test_other_samples_are_new_and_those_of_before_lost(spec, tonight):
-    fill(tonight, benchmark_build="another")
+@pytest.mark.parametrize("change", [{"benchmark_build": "another"}, {"question_aware": True}])
+def test_other_samples_and_another_protocol_are_new_and_those_of_before_lost(spec, tonight, change):
+    fill(tonight, **change)
     verdict = judged(spec, tonight)
     assert (verdict.compared, verdict.status, len(verdict.lost)) == (0, "coverage", 2)
     assert verdict.notes == ("tiny: 2 cells are new and have no reference yet",)

@@ -47,10 +47,13 @@ def test_columns_that_came_later_are_null(tmp_path: Path) -> None:
     store.append([row("new", protocol="ruler", truncated=True, decode_kept_mean=7.5)], "p")
     later = ["settings", "group", "protocol", "labels", "other_scores", "truncated"]
     later += ["decode_kept_mean", "decode_kept_max"]
-    old = pa.Table.from_pylist([row("old", schema_version=2)], schema=ROW_SCHEMA).drop_columns(later)
+    old = pa.Table.from_pylist([row("old", schema_version=2)], schema=ROW_SCHEMA).drop_columns(
+        [*later, "question_aware"]
+    )
     pq.write_table(old, part_files(tmp_path)[0].parent / f"part-{1:020d}-{uuid4().hex}.parquet")
     new, before = sorted(store.read(["p"]).to_pylist(), key=lambda found: found["cell_id"])
     assert [before[name] for name in later] == [None] * len(later)
+    assert before["question_aware"] is False, "no question was seen before there was a choice"
     assert (new["protocol"], new["truncated"], new["decode_kept_mean"]) == ("ruler", True, 7.5)
 
 

@@ -65,13 +65,14 @@ def write_store(
     samples: int = 12,
     cell: str = "",
     code: str | None = "engine 2",
+    question_aware: bool = False,
 ) -> Path:
     """A run root with the rows of some methods; `cell` begins their cells' ids."""
     blank = dict.fromkeys(ROW_SCHEMA.names)
     told = None if settings is None else json.dumps({"dtype": "float32", "seed": 42, "sinks": 4} | settings)
     rows = make_rows(methods, samples=samples, failures=0).to_pylist()
     for row in rows:
-        row |= {"settings": told, "cell_id": cell + row["cell_id"], "code": code}
+        row |= {"settings": told, "cell_id": cell + row["cell_id"], "code": code, "question_aware": question_aware}
     RowStore(root / "results").append([blank | row for row in rows], "p")
     return root
 

@@ -84,6 +84,7 @@ def make_row(
         "ratio": budget.ratio,
         "benchmark": benchmark,
         "benchmark_build": f"build-{benchmark}",
+        "question_aware": False,
         "length": 4096,
         "settings": '{"dtype": "float32", "seed": 42, "sinks": 4}',
         "prediction": f" {reference}. {HOSTILE if index == 0 else ''}" if score else " I could not find it. " + HOSTILE,

@@ -52,6 +52,7 @@ class Sample:
     group: str = ""  # by default all samples with this context, in any benchmark
     repeat: int = 0  # which of several sampled answers to the same prompt
     options: tuple[str, ...] = ()  # continuations, of which the likeliest is the answer: nothing is generated
+    question_aware: bool = False  # its question is compressed with the context: `grid.protocol`
     turns: tuple[Turn, ...] = ()  # what is asked after that; the score is the mean over all answers
     labels: Mapping[str, Any] = field(default_factory=dict, hash=False)
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -63,9 +64,10 @@ class Sample:
         return (first, *(replace(first, **vars(turn)) for turn in self.turns))
 
     @property
-    def read_first(self) -> tuple[bool, str]:
-        """What the model reads before the question: samples that agree in it share one prefill."""
-        return self.chat, self.context
+    def read_first(self) -> tuple[bool | str, ...]:
+        """What the model reads before it evicts: samples that agree in it share one prefill."""
+        asked = (self.question, self.answer_prefix) if self.question_aware else ()
+        return self.chat, self.context, *asked
 
     @property
     def own_group(self) -> str:

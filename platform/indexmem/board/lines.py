@@ -72,6 +72,7 @@ def _as_results(rows: pa.Table) -> pa.Table:
         "status": pa.repeat(OK, count),
         "created_at": pc.rank(pc.fill_null(rows["date"], ""), "ascending", tiebreaker="dense").cast(pa.int64()),
         "measured_ratio": pa.nulls(count, pa.float64()),  # no warning of ours about contexts that fit a budget
+        "question_aware": pc.equal(rows["question"], "before"),
         "context_tokens": pa.nulls(count, pa.int32()),
     }
     same = ("method", "budget", "benchmark", "score", "group", "date", *COSTS, *ORIGIN)

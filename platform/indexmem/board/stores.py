@@ -39,7 +39,7 @@ def read_store(folder: Path) -> pa.Table:
         "engine": _engines(rows),
         "code": _codes(rows),
         "prompts": pc.coalesce(rows["protocol"], pa.scalar("not recorded")),
-        "question": pa.repeat("after", rows.num_rows),
+        "question": pc.if_else(rows["question_aware"], "before", "after"),
         "held_bytes": held_bytes(rows),
         "prefill_ms": pc.multiply(rows["prefill_seconds"], 1000.0),
         "score_ms": pc.multiply(rows["score_seconds"], 1000.0),

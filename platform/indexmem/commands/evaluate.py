@@ -62,9 +62,9 @@ def evaluate_plan(experiment: Experiment, grid: GridPlan, address: str | None = 
 
 def print_plan(experiment: Experiment, grid: GridPlan) -> int:
     """Say what will be done; returns how many rows that is."""
-    missing = grid.missing().values()
-    rows = sum(int(missing_SC.sum()) for missing_SC in missing)
-    samples = sum(int(missing_SC.any(axis=1).sum()) for missing_SC in missing)
+    missing = grid.missing()
+    rows = sum(int(missing_SC.sum()) for missing_SC in missing.values())
+    samples = sum(int(missing_SC.any(axis=1).sum()) for missing_SC in missing.values())
     length = experiment.grid.length
     plain = Footprint.of(FullCache(), grid.geometry, length, experiment.model.element_size)
     full = plain.bytes_of(length)
@@ -73,11 +73,12 @@ def print_plan(experiment: Experiment, grid: GridPlan) -> int:
     ) / len(grid.samples)
     limit = experiment.grid.batch_bytes or (None if experiment.grid.gpus_per_actor else CPU_BATCH_BYTES)
     batches = f", about {samples * -(-int(per_sample) // limit)} decode batches" if limit else ""
+    alone = ", one for each question" if experiment.grid.question_aware else ""
     say(
         f"eval {experiment.name}: {len(grid.methods)} methods, {len(grid.cells)} cells, "
         f"{sum(map(len, grid.samples.values()))} samples of {length} tokens\n"
         f"  budgets: {', '.join(map(str, sorted({cell.budget for cell in grid.cells})))}\n"
-        f"  to do: {rows} of {grid.row_count} rows = {samples} prefills{batches}\n"
+        f"  to do: {rows} of {grid.row_count} rows = {grid.prefills(missing)} prefills{alone}{batches}\n"
         f"  KV cache: {full / 2**20:.0f} MiB full, {per_sample / 2**20:.0f} MiB for all cells of a sample\n"
         f"  results: {run_root(experiment)}"
     )

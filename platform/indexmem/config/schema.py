@@ -17,23 +17,20 @@ from pydantic import (
     NonNegativeInt,
     PlainSerializer,
     PlainValidator,
-    PositiveFloat,
     PositiveInt,
     model_validator,
 )
 
 from indexmem.config.budget import Budget
 from indexmem.config.decoding import DecodingConfig
-from indexmem.config.learning_rate import LearningRateConfig
+from indexmem.config.distill import DistillConfig, Ratio
 from indexmem.config.modules import Across, IndexerConfig, MemoryConfig, TargetConfig
 from indexmem.config.naming import RunName
 from indexmem.config.reference import without_folders
 from indexmem.config.section import Section
 from indexmem.config.sweep import SweepConfig
-from indexmem.config.text import MIXTURE, Texts
 
 BudgetSetting = Annotated[Budget, PlainValidator(Budget.parse), PlainSerializer(str)]
-Ratio = Annotated[float, Field(ge=0.0, lt=1.0, description="fraction of the KV cache that is evicted, in [0, 1)")]
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
@@ -50,53 +47,6 @@ class ModelConfig(Section):
     def element_size(self) -> int:
         """Bytes of a number in K and V."""
         return 4 if self.dtype == "float32" else 2
-
-
-class DistillConfig(Section):
-    texts: Texts = MIXTURE
-    length: PositiveInt = Field(2048, description="tokens per training sequence")
-    batch_size: PositiveInt = Field(1, description="sequences per worker and step")
-    packing: bool = Field(False, description="fill a row of `batch_size` x `length` tokens with windows, no padding")
-    accumulate: PositiveInt = Field(1, description="micro-batches of `batch_size` per worker and step")
-    workers: PositiveInt = Field(2, description="DDP processes; one GPU each when `use_gpu`")
-    min_workers: PositiveInt | None = Field(
-        None, description="start with so few while there is no room for more; a step still sees as many sequences"
-    )
-    use_gpu: bool = False
-    schedule: LearningRateConfig = LearningRateConfig()
-    weight_decay: NonNegativeFloat = 0.0
-    grad_clip: PositiveFloat = 1.0
-    checkpoint_every: PositiveInt = Field(
-        50, description="steps between checkpoints; a killed run repeats at most these"
-    )
-    keep_checkpoints: PositiveInt = 2
-    checkpoint_storage: str | None = Field(
-        None, description="folder or URI (s3://, gs://, ...) for checkpoints; default: the run's own folder"
-    )
-    max_failures: NonNegativeInt = Field(3, description="worker-group restarts before the run fails")
-    start_from: str | None = Field(
-        None,
-        description="folder or shipped name (testbed-modules, smollm2-modules) of modules to go on training",
-    )
-    modules: tuple[Literal["indexer", "memory", "locret"], ...] = Field(("indexer",), description="what is trained")
-    locret_hidden: PositiveInt = Field(1024, description="hidden size of Locret's heads")
-    joint_from: NonNegativeInt = Field(0, description="step at which memories join (second stage)")
-    score_products: Literal["float32", "float16", "bfloat16"] = Field(
-        "float32", description="on GPUs, of the search for each key's best query; its score is computed in float32"
-    )
-    query_tokens: PositiveInt = Field(128, description="tokens at a window's end that query what was evicted before")
-    evict_ratios: tuple[Ratio, Ratio] = Field((0.5, 0.9), description="each step draws its ratio from this range")
-    seed: int = 0
-
-    @property
-    def sequences_per_step(self) -> int:
-        return self.batch_size * self.accumulate * self.workers
-
-    @model_validator(mode="after")
-    def _elastic(self) -> DistillConfig:
-        if self.min_workers is not None and self.min_workers > self.workers:
-            raise ValueError(f"min_workers={self.min_workers} is more than workers={self.workers}")
-        return self
 
 
 class EvictionConfig(Section):
@@ -199,6 +149,9 @@ class GridConfig(Section):
     haystack: str = Field("essays-heldout", description="text for essay haystacks: a built-in text, a file or a folder")
     max_new_tokens: PositiveInt | None = Field(None, description="override the benchmark's own generation limit")
     decoding: DecodingConfig = DecodingConfig()
+    protocol: Literal["agnostic", "question_aware"] = Field(
+        "agnostic", description="question_aware: the cache is compressed with the question in it, question by question"
+    )
     fidelity: bool = Field(
         False, description="measure how far each cell's token probabilities are from the full cache's"
     )
@@ -227,6 +180,10 @@ class GridConfig(Section):
     drain_seconds: NonNegativeFloat = Field(
         30.0, description="at SIGTERM or Ctrl-C: how long to wait for what is being evaluated"
     )
+
+    @property
+    def question_aware(self) -> bool:
+        return self.protocol == "question_aware"
 
     @property
     def unit_samples(self) -> int:

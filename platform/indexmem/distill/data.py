@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from indexmem.config.schema import DistillConfig
+from indexmem.config.distill import DistillConfig
 from indexmem.distill.corpus import open_corpora
 from indexmem.errors import UserError
 from indexmem.models.prompt import encode

@@ -27,7 +27,8 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from indexmem.config.schema import DistillConfig, Experiment
+from indexmem.config.distill import DistillConfig
+from indexmem.config.schema import Experiment
 from indexmem.distill.history import History, MetricRow, by_module, step_tokens
 from indexmem.distill.loop import STATE, distill
 from indexmem.distill.runs import DistillRun

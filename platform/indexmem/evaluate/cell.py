@@ -110,10 +110,10 @@ class CellEvaluator:
 
     def _compressed(self, tasks: Sequence[Task], prompts: Sequence[Prompt]) -> list[CompressedCells]:
         """Each task's context compressed for its cells; the same object for all tasks that ask about one context."""
-        cells: dict[tuple[bool, str], dict[str, GridCell]] = {}  # of all tasks of a context, by id
+        cells: dict[Any, dict[str, GridCell]] = {}  # of all tasks of a context, by id
         for task in tasks:
             cells.setdefault(task.sample.read_first, {}).update({cell.id: cell for cell in task.cells})
-        done: dict[tuple[bool, str], CompressedCells] = {}
+        done: dict[Any, CompressedCells] = {}
         for task, prompt in zip(tasks, prompts):
             context = task.sample.read_first
             if context not in done:
@@ -157,6 +157,8 @@ class CellEvaluator:
         for part, ids in (("context", context_ids), ("question", question_ids), *options_read):
             if not ids:
                 raise UserError(f"The {part} of {sample.id} has no tokens, so there is nothing to read.")
+        if sample.question_aware:  # all but the token whose logits the answer begins with
+            context_ids, question_ids = [*context_ids, *question_ids[:-1]], question_ids[-1:]
         between = between_turns(tokenizer) if sample.turns else ""
         later = [(between + prompt.question(turn.question, turn.answer_prefix), turn) for turn in sample.turns]
         follow_ups = tuple(FollowUp(encode(tokenizer, text), turn.max_new_tokens) for text, turn in later)

@@ -30,10 +30,10 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class GridWork:
-    """What is left to do: numbers of samples, of (sample, method) pairs and of rows, by benchmark."""
+    """What is left to do: numbers of prefills, of (sample, method) pairs and of rows, by benchmark."""
 
     length: int
-    samples: int
+    prefills: int
     scored: Mapping[str, int]  # method -> samples that it scores
     answers: Mapping[str, int]  # benchmark -> rows
     limits: Mapping[str, int]  # benchmark -> tokens of an answer at most
@@ -48,7 +48,7 @@ class GridWork:
                 scored[label] += int(missing_SC[:, columns].any(axis=1).sum())
         return cls(
             experiment.grid.length,
-            sum(int(missing_SC.any(axis=1).sum()) for missing_SC in missing.values()),
+            plan.prefills(missing),
             scored,
             {benchmark: int(missing_SC.sum()) for benchmark, missing_SC in missing.items()},
             {benchmark: max(s.max_new_tokens for s in samples) for benchmark, samples in plan.samples.items()},
@@ -118,7 +118,7 @@ def _measured(plan: GridPlan, work: GridWork, kind: DeviceKind) -> tuple[float, 
     others = scored["score_seconds"].sum() / scored["context_tokens"].sum()
     decode = (frame["decode_seconds"] / frame["decode_batch"]).sum() / frame["new_tokens"].sum()
     answered = frame.groupby("benchmark")["new_tokens"].mean().to_dict()
-    seconds = work.length * work.samples * prefill
+    seconds = work.length * work.prefills * prefill
     seconds += work.length * sum(count * score.get(method, others) for method, count in work.scored.items())
     seconds += decode * sum(count * answered.get(name, work.limits[name]) for name, count in work.answers.items())
     lengths = sorted(set(frame["length"]))
@@ -132,7 +132,7 @@ def _modelled(experiment: Experiment, plan: GridPlan, work: GridWork, kind: Devi
     geometry, size = plan.geometry, experiment.model.element_size
     batch = experiment.grid.batch_bytes or (CPU_BATCH_BYTES if kind == "CPU" else 16 * CPU_BATCH_BYTES)
     plain = Footprint.of(FullCache(), geometry, work.length, size)
-    passes = work.samples + SCORING * sum(work.scored.values())
+    passes = work.prefills + SCORING * sum(work.scored.values())
     flops, read = passes * pass_flops(geometry, work.length), 0.0
     for benchmark, rows in work.answers.items():
         cells = plan.cells_of[benchmark]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 
 import numpy as np
 import pyarrow as pa
@@ -86,8 +87,11 @@ class GridPlan:
 
     @cached_property
     def contexts(self) -> Mapping[str, Sequence[int]]:
-        """benchmark -> which context each of its samples asks about."""
-        return {benchmark: contexts_of(samples) for benchmark, samples in self.samples.items()}
+        """benchmark -> which context each of its samples asks about; in an outline, each about one of its own."""
+        return {
+            benchmark: range(len(samples)) if self.outline else contexts_of(samples)
+            for benchmark, samples in self.samples.items()
+        }
 
     @property
     def context_rows(self) -> int:
@@ -107,6 +111,10 @@ class GridPlan:
     def missing(self) -> dict[str, Mask]:
         """benchmark -> missing_SC: which of its samples lack a finished row in which of its cells."""
         return {benchmark: np.isnan(score_SC) for benchmark, score_SC in self.scores().items()}
+
+    def prefills(self, missing: Mapping[str, Mask]) -> int:
+        """Contexts that some missing row asks about."""
+        return sum(len(set(compress(self.contexts[name], m.any(axis=1)))) for name, m in missing.items())
 
     def scores(self) -> dict[str, NDArray[np.float32]]:
         """benchmark -> score_SC of its samples' finished rows in its cells; NaN where there is none."""
@@ -182,7 +190,7 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
         model_fingerprint=model,
         methods={config.label: config for config in grid.methods},
         cells=tuple(_cells(experiment, model, builds, origins)),
-        samples={name: repeated(once, grid.decoding.repeats) for name, once in samples.items()},
+        samples={name: repeated(_asked(once, grid), grid.decoding.repeats) for name, once in samples.items()},
         store=RowStore(run_root(experiment) / "results"),
         checkpoint=checkpoint,
         lacking=tuple(lacking),
@@ -208,9 +216,24 @@ def _cells(
                 }
                 identity |= budget.identity | experiment.grid.decoding.identity
                 identity |= {"fidelity": True} if experiment.grid.fidelity else {}
+                identity |= {"question_aware": True} if experiment.grid.question_aware else {}
                 identity |= {"code": code} if code else {}  # none of ours: ENGINE_VERSION stands for that
                 cells.append(GridCell(content_hash(identity), method, budget, benchmark, build, checkpoint, code))
     return cells
+
+
+def _asked(samples: Sequence[Sample], grid: GridConfig) -> Sequence[Sample]:
+    """As the grid's protocol has them asked. Raises UserError for a conversation whose questions cannot all be seen."""
+    if not grid.question_aware:
+        return samples
+    for sample in samples:
+        if sample.turns:
+            raise UserError(
+                f"grid.protocol=question_aware: {sample.id} is a conversation, and what evicts once, before the first "
+                "answer, cannot see the questions after it. Use grid.protocol=agnostic, or ask single questions "
+                f"(without 'turns' in the settings or rows of {sample.benchmark})."
+            )
+    return [replace(sample, question_aware=True) for sample in samples]
 
 
 def repeated(samples: Sequence[Sample], repeats: int) -> tuple[Sample, ...]:

@@ -112,6 +112,7 @@ def base_row(
         "benchmark": cell.benchmark,
         "benchmark_build": cell.benchmark_build,
         "group": sample.own_group,
+        "question_aware": sample.question_aware,
         "labels": json.dumps(sample.labels, sort_keys=True),
         "length": experiment.grid.length,
         "settings": json.dumps(settings_of(experiment), sort_keys=True),

@@ -67,7 +67,8 @@ class Digest:
         at_finished = np.array([index[row["cell_id"]] for row in finished], np.int64)
         at_failed = np.array([index[row["cell_id"]] for row in failed], np.int64)
         scores = np.array([row["score"] for row in finished], np.float64)
-        contexts = {(row["group"], row["context_tokens"] or 0) for row in finished}
+        read = [row["sample_id" if row["question_aware"] else "group"] for row in finished]
+        contexts = {(of, row["context_tokens"] or 0) for of, row in zip(read, finished)}
         batch_rows = max((row["decode_batch"] or 0 for row in finished), default=0)
         held = sum(_cache_bytes(row) for row in finished)
         return cls(

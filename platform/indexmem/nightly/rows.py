@@ -19,7 +19,7 @@ from indexmem.results.schema import OK
 from indexmem.results.store import RowStore
 from indexmem.results.units import Floats
 
-CELL_COLUMNS = ("method", "budget", "benchmark", "model_fingerprint", "benchmark_build")
+CELL_COLUMNS = ("method", "budget", "benchmark", "model_fingerprint", "benchmark_build", "question_aware")
 ROW_COLUMNS = tuple(
     dict.fromkeys((*CELL_COLUMNS, "sample_id", "repeat", "score", "group", "status", *FACT_COLUMNS, *TIME_COLUMNS))
 )
@@ -31,7 +31,7 @@ class NightCell(NamedTuple):
     method: str
     budget: str
     benchmark: str
-    build: str  # model and build of the benchmark: equal ones have equal samples
+    build: str  # model, build of the benchmark and protocol: equal ones have equal samples
 
 
 NightScores = Mapping[NightCell, Mapping[str, float]]  # -> sample -> mean score of its repeats
@@ -96,8 +96,8 @@ def over_cells(scores: NightScores, cells: Sequence[NightCell]) -> dict[str, flo
     return means
 
 
-def _cell(method: str, budget: str, benchmark: str, model: str, build: str) -> NightCell:
-    return NightCell(method, budget, benchmark, f"{model}-{build}")
+def _cell(method: str, budget: str, benchmark: str, model: str, build: str, question_aware: bool) -> NightCell:
+    return NightCell(method, budget, benchmark, f"{model}-{build}" + ("-question_aware" if question_aware else ""))
 
 
 def _asked(rows: pa.Table) -> dict[NightCell, int]:

@@ -70,6 +70,7 @@ def origin(experiment: Experiment, rows: pa.Table) -> Origin:
         ("Prompt length", f"{_all(rows, 'length')} tokens"),
         ("Benchmarks", "; ".join(counts)),
         ("Protocol of prompts and scores", _all(rows, "protocol")),
+        ("Protocol of eviction", f"grid.protocol={experiment.grid.protocol}"),
         ("Seeds", f"samples {experiment.grid.seed}, distillation {experiment.distill.seed}"),
         ("Rows", f"{counted(rows.num_rows, 'row')} in {counted(pc.count_distinct(rows['cell_id']).as_py(), 'cell')}"),
         ("Commit", _all(rows, "git_commit")),

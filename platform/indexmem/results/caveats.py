@@ -20,12 +20,21 @@ ANSWERING = ("torch", "transformers", "kvpress")  # packages whose versions can 
 def caveats(rows: pa.Table, ranked: Mapping[Budget, Matched]) -> tuple[str, ...]:
     """Of rows (ROW_SCHEMA) of one model; `ranked`: the methods of each budget on their common samples."""
     return (
+        *_protocol(rows),
         *_unranked(ranked),
         *_unequal_bytes(rows, ranked),
         *_nothing_evicted(rows),
         *_mixed_versions(rows),
         *other_code.other_code_sentences(rows),
     )
+
+
+def _protocol(rows: pa.Table) -> Iterable[str]:
+    if pc.any(rows["question_aware"]).as_py():
+        yield (
+            "Question-aware: each question was in the cache when it was compressed, by a prefill of its own. Scores of "
+            "the question-agnostic protocol are not comparable."
+        )
 
 
 def _unranked(ranked: Mapping[Budget, Matched]) -> Iterable[str]:

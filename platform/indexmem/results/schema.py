@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from indexmem.config.budget import Budget
 
 # 2: budget; 3: protocol, labels, other scores, truncation, kept while decoding; 4: group; 5: settings, code;
-# 6: fidelity
-SCHEMA_VERSION = 6
+# 6: fidelity; 7: question_aware
+SCHEMA_VERSION = 7
 
 OK, FAILED = "ok", "failed"
 FULL_LABEL = "full"  # the method that evicts nothing
@@ -40,6 +40,7 @@ ROW_SCHEMA = pa.schema(
         ("benchmark", pa.string()),
         ("benchmark_build", pa.string()),  # content hash of the generated samples' recipe
         ("protocol", pa.string()),  # whose prompts and scores: "ruler", "official", "kvpress", ...
+        ("question_aware", pa.bool_()),  # the cache was compressed with the question in it, see `grid.protocol`
         ("labels", pa.string()),  # JSON: facets of the sample, such as depth or category
         ("length", pa.int32()),  # requested prompt length
         ("settings", pa.string()),  # JSON: what else of the spec decides an answer, see `evaluate.rows.settings_of`
@@ -90,7 +91,9 @@ DERIVED = MappingProxyType({"budget": "ratio"})  # columns that rows of version 
 
 
 def upgraded(rows: pa.Table) -> pa.Table:
-    """`rows` with the column `budget`, where they are of version 1 and have the column `ratio`."""
+    """`rows` with what their version lacks and what tells it: `budget`, of the column `ratio`, and `question_aware`."""
+    if "question_aware" not in rows.column_names:
+        rows = rows.append_column("question_aware", pa.repeat(pa.scalar(False), rows.num_rows))
     if "budget" in rows.column_names or "ratio" not in rows.column_names:
         return rows
     ratios = rows["ratio"].to_pylist()

@@ -207,6 +207,11 @@ def _refuse_mixed_cells(rows: pa.Table) -> None:
     """Two cell ids under one (method, budget, benchmark) are two experiments: their samples must not be pooled."""
     if rows.num_rows == 0:
         raise UserError("There are no result rows to report. Evaluate first: python jobs/eval_grid.py <spec>.")
+    if pc.count_distinct(rows["question_aware"]).as_py() > 1:
+        raise UserError(
+            "Rows of both protocols are mixed: some caches were compressed with the question in them "
+            "(grid.protocol=question_aware), others without it. Pass the rows of one."
+        )
     ids = rows.group_by(["method", "budget", "benchmark"]).aggregate([("cell_id", "count_distinct")])
     mixed = ids.filter(pc.greater(ids["cell_id_count_distinct"], 1)).to_pylist()
     if mixed:

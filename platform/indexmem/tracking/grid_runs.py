@@ -60,7 +60,7 @@ def publish_grid(
         _publish_cell(runs, experiment, cell, parent, children.get(cell.cell_id), models)
 
     metrics = grid_metrics(summary, cells)
-    tags = common_tags(experiment, "eval", _commits(cells))
+    tags = _tags(experiment, cells)
     links = {f"Report {name}": runs.page(parent, name) for name in artifacts if name.endswith(".html")}
     note = grid_note(summary, cells, verdict=verdict, links=links | job_links() | model_links(models.values()))
 
@@ -86,7 +86,7 @@ def _publish_cell(
 ) -> None:
     names = ("method", "budget", "ratio", "benchmark", "model")  # no ratio where none was requested
     grouping = {name: str(cell.identity[name]) for name in names if cell.identity[name] is not None}
-    tags = common_tags(experiment, "eval", _commits([cell])) | grouping
+    tags = _tags(experiment, [cell]) | grouping
     params = {k: v for k, v in cell.identity.items() if v is not None} | published_params(experiment)
     found = [models[weights] for weights in cell.weights if weights in models]
     used = sorted({model.model_id for model in found})
@@ -121,8 +121,10 @@ def _new_points(runs: Runs, run: Run, points: Sequence[Point]) -> list[Point]:
     return [(name, step, value) for name, step, value in points if known.get((name, step)) != value]
 
 
-def _commits(cells: Iterable[CellSummary]) -> list[str]:
-    return [commit for cell in cells for commit in cell.git_commit.split(",")]
+def _tags(experiment: Experiment, cells: Iterable[CellSummary]) -> dict[str, str]:
+    """`common_tags`, and the protocol, by which runs must be told apart before their scores are compared."""
+    commits = [commit for cell in cells for commit in cell.git_commit.split(",")]
+    return common_tags(experiment, "eval", commits) | {"grid.protocol": experiment.grid.protocol}
 
 
 def _datasets(cells: Sequence[CellSummary]) -> list[DatasetInput]:
