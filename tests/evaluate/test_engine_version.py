@@ -20,7 +20,8 @@ COMMITTED = Path(__file__).with_name("engine_code.json")
 COMPUTES = (
     *("engine/*.py", "kernels/*.py", "eviction/*.py", "eviction/methods/*.py", "eviction/memory/*.py"),
     *("evaluate/cell.py", "evaluate/compress.py", "config/budget.py"),
-    *("models/attention.py", "models/backbone.py", "models/prompt.py", "models/projection.py", "models/packed.py"),
+    *("models/attention.py", "models/backbone.py", "models/projection.py", "models/packed.py"),
+    *("models/prompt.py", "models/thinking.py"),
     *("benchmarks/scorers.py", "benchmarks/longbench/metrics.py", "benchmarks/maths/*.py", "benchmarks/own/*.py"),
     *("benchmarks/published/*.py", "benchmarks/scbench/*.py", "benchmarks/instructions/*.py"),
 )

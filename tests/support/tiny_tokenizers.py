@@ -11,6 +11,9 @@ CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}[user] {{ message['content'] }} [end]\n{% endfor %}"
     "{% if add_generation_prompt %}[assistant] {% endif %}"
 )
+# As Qwen3's: nothing but an explicit false closes the thinking part before it has begun.
+NO_THOUGHT = "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}"
+THINKING_TEMPLATE = CHAT_TEMPLATE.replace("[assistant] ", "[assistant] " + NO_THOUGHT)
 THINGS = ("harbour", "lantern", "old stone bridge", "winter", "letter that nobody has answered yet", "orchard wall")
 SENTENCES = tuple(
     f"Page {i} tells of the {THINGS[i % 6]} and of the {THINGS[i * 5 % 4]}" + " again and again" * (i % 5) + "."

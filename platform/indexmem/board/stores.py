@@ -75,7 +75,7 @@ def _decoding(settings: Mapping[str, Any] | None) -> str | None:
         return None
     limit = {"max_new_tokens": settings["max_new_tokens"]} if "max_new_tokens" in settings else {}
     chosen = {**settings.get("decoding", {}), **limit}
-    return " ".join(["greedy"] * ("decoding" not in settings) + [f"{name}={chosen[name]}" for name in sorted(chosen)])
+    return " ".join(["greedy"] * ("temperature" not in chosen) + [f"{name}={chosen[name]}" for name in sorted(chosen)])
 
 
 def _others(settings: Mapping[str, Any] | None) -> str | None:

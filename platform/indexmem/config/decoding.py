@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from indexmem.config.section import Section
+
+Thinking = bool | Literal["default"]
 
 
 class DecodingConfig(Section):
@@ -15,7 +17,12 @@ class DecodingConfig(Section):
     temperature: Annotated[float, Field(ge=0)] = Field(0.0, description="0: greedy")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="least mass that the likeliest tokens keep")
     top_k: Annotated[int, Field(ge=0)] = Field(0, description="tokens to draw from; 0: all")
-    repeats: Annotated[int, Field(gt=0)] = Field(1, description="answers to each prompt: avg@k")
+    repeats: Annotated[int, Field(gt=0)] = Field(1, description="answers to each prompt: avg@k and pass@k")
+    thinking: Thinking = Field(
+        False,
+        description="before the answer, which alone is scored, where the chat template has a switch for it; "
+        "default: what the template does when nobody says",
+    )
 
     @property
     def greedy(self) -> bool:
@@ -24,10 +31,11 @@ class DecodingConfig(Section):
     @property
     def identity(self) -> dict[str, Any]:
         """What it adds to a cell's identity: what is not at its default, and never how many answers there are."""
-        return {} if self.greedy else {"decoding": self.model_dump(exclude={"repeats"}, exclude_defaults=True)}
+        said = self.model_dump(exclude={"repeats"}, exclude_defaults=True)
+        return {"decoding": said} if said else {}
 
     @model_validator(mode="after")
     def _has_effect(self) -> DecodingConfig:
-        if self.greedy and self != DecodingConfig.model_construct():
+        if self.greedy and self != DecodingConfig.model_construct(thinking=self.thinking):
             raise ValueError("top_p, top_k and repeats have no effect on greedy answers; give a temperature above 0")
         return self

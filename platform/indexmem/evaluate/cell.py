@@ -26,6 +26,7 @@ from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.registry import FULL_CACHE, make_method
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.models.prompt import PromptFormat, between_turns, encode
+from indexmem.models.thinking import answer_in, with_thinking
 from indexmem.results.schema import OK, SCHEMA_VERSION
 
 REFERENCE = "reference"  # of a full cache that is answered from, and not asked for
@@ -65,6 +66,8 @@ class CellEvaluator:
     ) -> CellEvaluator:
         """`backbone`: the spec's model, if it is loaded already."""
         backbone = backbone or load_backbone(experiment.model)
+        tokenizer = with_thinking(backbone.tokenizer, experiment.grid.decoding.thinking)
+        backbone = replace(backbone, tokenizer=tokenizer)
         context = MethodContext.of(experiment, backbone.geometry, checkpoint, str(backbone.device))
         built = {label: make_method(config, context) for label, config in methods.items()}
         return cls(experiment, backbone, built, provenance)
@@ -190,7 +193,7 @@ class CellEvaluator:
             if sample.options:
                 scores = scored_options(benchmark, answer.likelihoods, sample)
             else:
-                scores = scored_turns(benchmark, texts, sample)
+                scores = scored_turns(benchmark, self._heard(prompt, said, texts, sample), sample)
         except Exception as error:  # whatever a scorer stumbles over is about this answer alone
             return self._failed_row(sample, cell, error) | {"prediction": text}
         measured = {
@@ -216,6 +219,15 @@ class CellEvaluator:
         outcome = {"prediction": text, "protocol": benchmark.protocol, "truncated": not answer.ended, "status": OK}
         known = base_row(self.experiment, sample, cell, self.backbone.fingerprint, self.provenance)
         return known | outcome | scores | measured
+
+    def _heard(self, prompt: Prompt, said: Sequence[list[int]], texts: Sequence[str], sample: Sample) -> Sequence[str]:
+        """What scorers see of each answer: its text without what the model thought before."""
+        if self.experiment.grid.decoding.thinking is False:
+            return texts
+        tokenizer = self.backbone.tokenizer
+        ends = [prompt.format.question("", asked.answer_prefix) for asked in sample.asked]
+        heard = [answer_in(tokenizer, end, ids) for end, ids in zip(ends, said, strict=True)]
+        return [str(tokenizer.decode(ids, skip_special_tokens=True)).lstrip() for ids in heard]
 
     def _failed_row(self, sample: Sample, cell: GridCell, error: BaseException) -> ResultRow:
         return failed_row(self.experiment, sample, cell, self.backbone.fingerprint, error, self.provenance)

@@ -36,6 +36,7 @@ from indexmem.eviction.methods.registry import make_method
 from indexmem.fetching import noted
 from indexmem.models.backbone import inspect, load_tokenizer, model_fingerprint
 from indexmem.models.geometry import Geometry
+from indexmem.models.thinking import with_thinking
 from indexmem.results import other_code
 from indexmem.results.gate import check_floor
 from indexmem.results.store import RowStore
@@ -245,7 +246,8 @@ def _samples(benchmarks: Sequence[Benchmark], experiment: Experiment) -> tuple[d
     """benchmark -> build hash, and benchmark -> samples."""
     grid = experiment.grid
     haystack = "\n\n".join(load_texts([grid.haystack]))
-    build = BuildContext(load_tokenizer(experiment.model), grid.length, grid.seed, haystack, grid.max_new_tokens)
+    tokenizer = with_thinking(load_tokenizer(experiment.model), grid.decoding.thinking)
+    build = BuildContext(tokenizer, grid.length, grid.seed, haystack, grid.max_new_tokens)
     builds = {benchmark.name: build_hash(benchmark, build) for benchmark in benchmarks}
     cache = SampleCache(cache_folder() / "samples")
     return builds, cache.samples(benchmarks, builds, grid.samples, build)

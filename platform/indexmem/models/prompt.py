@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PANGRAM = "The quick brown fox jumps over the lazy dog."
 FEWEST_TOKENS = 4  # of these nine words: what stands in for a missing tokenizer knows special tokens alone
 
+SWITCH = "enable_thinking"  # of chat templates, see `models.thinking`
 # Invisible separators: no template or text contains this. A capital and small letters: a change of case shows.
 MARKER = "\u2063Context\u2063"
 
@@ -88,7 +89,7 @@ def _rendered(tokenizer: PreTrainedTokenizerBase, *contents: Any) -> str:
     messages = [{"role": ("user", "assistant")[i % 2], "content": content} for i, content in enumerate(contents)]
     try:
         rendered = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False, enable_thinking=False
+            messages, add_generation_prompt=True, tokenize=False, **{SWITCH: False}
         )
     except (jinja2.TemplateError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"

@@ -27,6 +27,7 @@ from indexmem.report.panels import (
 )
 from indexmem.report.verdict import GridVerdict, refusal, verdict
 from indexmem.report.viewer import viewer_data
+from indexmem.results.answers import Answers, answer_measures
 from indexmem.results.costs import UNEQUAL, Cost, costs
 from indexmem.results.gate import Floors, Gate, gated
 from indexmem.results.samples import Column
@@ -42,6 +43,7 @@ class View:
     summary: Summary
     verdict: GridVerdict
     costs: tuple[Cost, ...]
+    answers: Answers
     ablations: tuple[Ablation, ...]
     facets: tuple[Facet, ...]
     sections: Mapping[str, tuple[PanelGroup, ...]]  # section -> its charts
@@ -139,6 +141,7 @@ def _view(number: int, model: str, gate: Gate, retention: pa.Table, baseline: st
         summary=summary,
         verdict=refusal(gate) if gate.shortfalls else verdict(summary, spent),
         costs=spent,
+        answers=answer_measures(rows),
         ablations=found,
         facets=by_label,
         sections=sections,

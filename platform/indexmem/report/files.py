@@ -21,6 +21,7 @@ from indexmem.results.summary import Summary
 from indexmem.results.tables import score_frame
 
 FACETS = ["model", "method", "budget", "label", "value", "mean", "low", "high", "n"]
+ANSWERS = ["model", "measure", "method", "budget", "mean", "low", "high", "n"]
 ABLATIONS = ["model", "variant", "baseline", "budget", "difference", "low", "high", "n", "p_adjusted"]
 
 
@@ -58,6 +59,17 @@ def costs_csv(views: Sequence[View]) -> str:
     return pd.DataFrame(lines, columns=["model", *names], dtype=object).to_csv(index=False, lineterminator="\n")
 
 
+def answers_csv(views: Sequence[View]) -> str:
+    """One line per (model, measure, method, budget): tokens of an answer, difference from the full cache's, pass@k."""
+    lines = [
+        (view.model, measure, method, budget, *map(_six, (found.mean, found.low, found.high)), found.n)
+        for view in views
+        for measure, measured in view.answers.measures.items()
+        for (method, budget), found in measured.items()
+    ]
+    return pd.DataFrame(lines, columns=ANSWERS, dtype=object).to_csv(index=False, lineterminator="\n")
+
+
 def ablations_csv(views: Sequence[View]) -> str:
     """One line per (model, variant, budget): variant - baseline in [-1, 1] with its interval and adjusted p."""
     lines = [
@@ -90,6 +102,8 @@ def _texts(content: Content) -> dict[str, str]:
     }
     if any(view.facets for view in views):
         texts["facets.csv"] = facets_csv(views)
+    if any(view.answers.measures for view in views):
+        texts["answers.csv"] = answers_csv(views)
     if any(view.ablations for view in views):
         texts["ablations.csv"] = ablations_csv(views)
     for view in views:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +11,8 @@ import pandas as pd
 import pyarrow as pa
 
 from indexmem.config.budget import Budget, Kind
+from indexmem.results.answers import FULL, Answers, answer_measures
+from indexmem.results.intervals import Interval
 from indexmem.results.summary import MEAN, Summary, summarise
 
 SCORES = ("model", "method", "budget", "ratio", "benchmark", "mean", "low", "high", "n", "standing")
@@ -20,6 +22,7 @@ CELL_WIDTH = 18
 HEADERS: Mapping[Kind, str] = MappingProxyType(
     {"ratio": "evicted:", "tokens": "kept per head:", "bytes": "bytes in all:"}
 )
+NONE_TOLD = Answers()
 MARKS = {"winner": "*", "leading": "~", "behind": " ", "alone": " "}
 
 
@@ -38,21 +41,28 @@ def _range(counts: Sequence[int]) -> str:
 
 
 def comparison_table(rows: pa.Table) -> str:
-    """Methods by budget: mean over benchmarks in %, at most 100 columns wide, full cache first."""
-    return render_text(summarise(rows))
+    """Methods by budget: mean over benchmarks in %, at most 100 columns wide, full cache first.
+
+    Where there are several answers to a sample, pass@k; where they are long, how long.
+    """
+    return render_text(summarise(rows), answer_measures(rows))
 
 
-def render_text(summary: Summary) -> str:
+def render_text(summary: Summary, answers: Answers = NONE_TOLD) -> str:
     """`comparison_table` of a summary that is already at hand."""
     many = len(summary.benchmarks)
     over = f"Mean over {many} benchmarks" if many != 1 else f"{summary.benchmarks[0]}:  mean score"
     lines = [f"{over} in %, with 95% intervals; samples per benchmark: {sample_counts(summary)}", ""]
     full = summary.full(MEAN)
     lines.append(f"{'full cache, nothing evicted':<{NAME_WIDTH}}{full or 'not evaluated'!s:>{CELL_WIDTH - 1}}")
-    per_block = (WIDTH - NAME_WIDTH) // CELL_WIDTH
-    for kind, budgets in summary.by_kind.items():
-        for start in range(0, len(budgets), per_block):
-            lines += ["", *_block(summary, HEADERS[kind], budgets[start : start + per_block])]
+    lines += _blocks(summary, lambda method, budget: _cell(summary, method, budget))
+    if answers.passed:
+        k, passed = max(answers.passed.items())
+        lines += ["", f"{f'pass@{k}, full cache':<{NAME_WIDTH}}{passed.get(FULL, '-')!s:>{CELL_WIDTH - 1}}"]
+        lines += _blocks(summary, lambda method, budget: f"{passed.get((method, budget), '-')} ")
+    if full_tokens := answers.tokens.get(FULL):
+        lines += ["", f"tokens of an answer, full cache  {_tokens(full_tokens)}; and how many more when evicted:"]
+        lines += _blocks(summary, lambda method, budget: _tokens(answers.over_full.get((method, budget)), "+"), 24)
     lines += ["", "* best by more than noise   ~ within noise of the best (joint paired test, adjusted p >= 0.05)"]
     if summary.failed:
         lines.append(f"{summary.failed} of {summary.total} rows failed and are in no mean.")
@@ -61,12 +71,17 @@ def render_text(summary: Summary) -> str:
     return "\n".join(lines)
 
 
-def _block(summary: Summary, title: str, budgets: Sequence[Budget]) -> list[str]:
-    labels = (_clipped(str(budget), CELL_WIDTH) for budget in budgets)
-    lines = [(f"{title:<{NAME_WIDTH}}" + "".join(f"{label:>{CELL_WIDTH - 1}} " for label in labels)).rstrip()]
-    for method in summary.methods:
-        cells = "".join(_cell(summary, method, budget) for budget in budgets)
-        lines.append(f"{_clipped(method, NAME_WIDTH):<{NAME_WIDTH}}{cells}".rstrip())
+def _blocks(summary: Summary, cell: Callable[[str, Budget], str], width: int = CELL_WIDTH) -> list[str]:
+    """A line a method and a column a budget, as many as fit beside each other; cells end with a mark or a blank."""
+    lines, per_block = [], (WIDTH - NAME_WIDTH) // width
+    for kind, budgets in summary.by_kind.items():
+        for start in range(0, len(budgets), per_block):
+            shown = budgets[start : start + per_block]
+            head = "".join(f"{_clipped(str(budget), width) + ' ':>{width}}" for budget in shown)
+            lines += ["", f"{HEADERS[kind]:<{NAME_WIDTH}}{head}".rstrip()]
+            for method in summary.methods:
+                cells = "".join(f"{cell(method, budget):>{width}}" for budget in shown)
+                lines.append(f"{_clipped(method, NAME_WIDTH):<{NAME_WIDTH}}{cells}".rstrip())
     return lines
 
 
@@ -77,9 +92,12 @@ def _clipped(text: str, width: int) -> str:
 
 def _cell(summary: Summary, method: str, budget: Budget) -> str:
     interval = summary.cells.get((method, budget, MEAN))
-    if interval is None:
-        return f"{'-':>{CELL_WIDTH - 1}} "
-    return f"{interval!s:>{CELL_WIDTH - 1}}{MARKS[summary.standing(method, budget, MEAN)]}"
+    return "- " if interval is None else f"{interval}{MARKS[summary.standing(method, budget, MEAN)]}"
+
+
+def _tokens(found: Interval | None, sign: str = "") -> str:
+    """'1,204 (900 to 1,500) '; of a difference, with the sign '+', '+204 (-10 to 400) '."""
+    return "- " if found is None else f"{found.mean:{sign},.0f} ({found.low:,.0f} to {found.high:,.0f}) "
 
 
 def score_frame(summaries: Mapping[str, Summary]) -> pd.DataFrame:
