@@ -78,10 +78,11 @@ def test_the_example_lines_are_good_ones(tmp_path):
     (tmp_path / "mine.jsonl").write_text("\n".join(lines))
     config = BenchmarkConfig(name="jsonl", params={"path": str(tmp_path / "mine.jsonl")})
     (benchmark,) = make_benchmarks([config])
-    plain, where, what, choice = benchmark.samples(5, build())
+    plain, where, what, likely, choice = benchmark.samples(5, build())
     assert benchmark.score(f"It hangs {plain.references[0]}.", plain) == 1.0
     assert where.own_group == what.own_group != plain.own_group
-    assert choice.labels == json.loads(lines[2])["labels"]
+    assert [benchmark.score(option, likely) for option in likely.options] == [0.0, 1.0]
+    assert choice.labels == json.loads(lines[3])["labels"]
     assert [benchmark.score(answer, choice) for answer in ("B", "A", "red", "blue")] == [1.0, 0.0, 1.0, 0.0]
 
 

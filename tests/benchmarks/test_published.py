@@ -241,3 +241,19 @@ def test_a_prompt_that_is_too_long_loses_its_middle(tmp_path):
     assert "<text>\nbegin word" in whole
     assert "(D) Dora" in whole
     assert build_hash(benchmark, build(400)) != build_hash(benchmark, build(401))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", "must hold a list of rows"),
+        ("[", "data.json: not valid JSON"),
+        ("[1]", "row 1: expected an object"),
+        (json.dumps([{**V2, "answer": 3}]), "row 1: 'answer' must be text, got 3"),
+    ],
+)
+def test_bad_rows_of_a_list_are_named(tmp_path, text, said):
+    (tmp_path / "data.json").write_text(text)
+    (benchmark,) = make("longbench_v2", path=str(tmp_path))
+    with pytest.raises(UserError, match=said):
+        list(benchmark.samples(1, build()))

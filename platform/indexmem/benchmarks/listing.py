@@ -13,19 +13,21 @@ from indexmem.benchmarks.registry import BENCHMARKS
 from indexmem.plugins.listing import OURS, Listed, offered, table
 from indexmem.plugins.load import HOW
 
-COLUMNS = ("tasks", "languages", "licence", "needs", "reported")
+ABOUT = (
+    "{names}\n    {tasks}\n    languages: {languages}   licence: {licence}   needs: {needs}\n    reported: {reported}"
+)
 
 
 def benchmark_listing() -> str:
-    """One line for each family of ours, then the settings of all names, then what packages offer."""
-    about = table([("name", *COLUMNS), *((names, *map(said.get, COLUMNS)) for names, said in told().items())])
+    """What each family of ours is, then the settings of all names and what packages offer."""
+    about = [ABOUT.format(names=names, **said) for names, said in told().items()]
     rows: list[Listed] = [(name, OURS, _settings(factory)) for name, factory in BENCHMARKS.items()]
     rows += [(name, origin, said) for name, said, origin in offered("benchmarks", list(BENCHMARKS))]
-    return "\n".join([about, "", "Settings, and where each comes from:", "", table(rows), "", HOW])
+    return "\n".join([*about, "", "Settings, and where each comes from:", "", table(rows), "", HOW])
 
 
 def told() -> dict[str, dict[str, str]]:
-    """COLUMNS of each entry of about.yaml, by the names that it is about."""
+    """What is said in each entry of about.yaml, by the names that it is about."""
     text = files("indexmem.benchmarks").joinpath("about.yaml").read_text(encoding="utf-8")
     return {str(names): dict(said) for names, said in yaml.safe_load(text).items()}
 

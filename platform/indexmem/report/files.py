@@ -87,7 +87,9 @@ def facets_csv(views: Sequence[View]) -> str:
         (view.model, method, budget, facet.name, value, *map(_six, (cell.mean, cell.low, cell.high)), cell.n)
         for view in views
         for facet in view.facets
-        for (method, budget, value), cell in facet.cells.items()
+        for value in facet.values
+        for (method, budget, of), cell in sorted(facet.cells.items(), key=lambda cell: cell[0][:2])
+        if of == value
     ]
     return pd.DataFrame(lines, columns=FACETS, dtype=object).to_csv(index=False, lineterminator="\n")
 

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, islice
 from typing import Any, Literal
 
 from indexmem.benchmarks.base import Benchmark, BuildContext, Sample
@@ -72,15 +73,15 @@ class PublishedBenchmark(Benchmark):
 
     def samples(self, count: int, build: BuildContext) -> Iterator[Sample]:
         """See `Benchmark`; fewer when the rows end before. Raises UserError when none, or one that is refused, fits."""
+        yield from islice(self._all(build), count)
+
+    def _all(self, build: BuildContext) -> Iterator[Sample]:
         prompt = PromptFormat.of(build.tokenizer, chat=self.chat)
-        number = 0
-        for index, row in enumerate(self.chosen):
-            for parts, asked in self._fitted(index, row, prompt, build):
-                if number == count:
-                    return
-                yield self._sample(number, parts, asked, build)
-                number += 1
-        if number == 0:
+        fitted = chain.from_iterable(self._fitted(i, row, prompt, build) for i, row in enumerate(self.chosen))
+        number = -1
+        for number, (parts, asked) in enumerate(fitted):
+            yield self._sample(number, parts, asked, build)
+        if number < 0:
             raise UserError(f"Benchmark '{self.name}': no row fits into {build.length} tokens. Set grid.length higher.")
 
     def ingredients(self, build: BuildContext) -> Mapping[str, Any]:
