@@ -94,6 +94,7 @@ class Benchmark(ABC):
     version: int = 1
     max_new_tokens: int
     protocol: str  # whose prompts and scores these are, named in every row: "ruler", "official", "kvpress", ...
+    by_fidelity: bool = False  # scored by agreement with the full cache, not by `score`: needs grid.fidelity
     code: str = ""  # hash of its source where that is not ours, set by the registry; part of a cell's identity
 
     @property

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from pydantic import ValidationError, validate_call
 
 from indexmem.benchmarks.base import Benchmark
+from indexmem.benchmarks.continuation import continuation
 from indexmem.benchmarks.foreign import foreign_factory
 from indexmem.benchmarks.instructions.suite import instructions, leakage
 from indexmem.benchmarks.longbench.suite import LONGBENCH
@@ -59,6 +60,7 @@ BENCHMARKS: Mapping[str, BenchmarkFactory] = MappingProxyType(
         "aime25": aime25,
         "math500": math500,
         "jsonl": jsonl,
+        "fidelity": continuation,
         "instructions": instructions,
         "leakage": leakage,
     }

@@ -14,33 +14,21 @@ from indexmem.benchmarks.base import Benchmark, Sample
 from indexmem.benchmarks.registry import make_benchmarks
 from indexmem.config.budget import NOTHING_EVICTED
 from indexmem.config.schema import Experiment, MethodConfig
-from indexmem.engine.answers import Answer, FollowUp
+from indexmem.engine.answers import Answer
 from indexmem.engine.decode import DecodeRow
 from indexmem.engine.fidelity import fidelity
 from indexmem.engine.options import answers_of
-from indexmem.errors import UserError
 from indexmem.evaluate.compress import CompressedCell, CompressedCells, compress_cells
-from indexmem.evaluate.rows import ResultRow, base_row, failed_row, scored_options, scored_turns
+from indexmem.evaluate.prompts import Prompt
+from indexmem.evaluate.rows import ResultRow, ScoreError, base_row, failed_row, scored_options, scored_turns
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.registry import FULL_CACHE, make_method
 from indexmem.models.backbone import Backbone, load_backbone
-from indexmem.models.prompt import PromptFormat, between_turns, encode
 from indexmem.models.thinking import answer_in, with_thinking
 from indexmem.results.schema import OK, SCHEMA_VERSION
 
 REFERENCE = "reference"  # of a full cache that is answered from, and not asked for
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A sample as the model reads it: evicted from, and asked afterwards."""
-
-    format: PromptFormat
-    context_ids: list[int]
-    question_ids: list[int]
-    follow_ups: tuple[FollowUp, ...] = ()
-    options: tuple[tuple[int, ...], ...] = ()
 
 
 Ready = tuple[Task, Prompt, GridCell, CompressedCell]  # what an answer is decoded from
@@ -87,7 +75,7 @@ class CellEvaluator:
         grid = self.experiment.grid
         if grid.fidelity:
             tasks = [_with_reference(task) for task in tasks]
-        prompts = [self._prompt(task.sample) for task in tasks]
+        prompts = [Prompt.of(task.sample, self.backbone.tokenizer) for task in tasks]
         compressed = self._compressed(tasks, prompts)
         ready = [
             (task, prompt, cell, done.ready[cell.id])
@@ -99,7 +87,7 @@ class CellEvaluator:
         answers = answers_of(self.backbone, decode_rows, grid.batch_bytes, grid.decoding)
         near = self._fidelity(ready, decode_rows, answers) if grid.fidelity else {}
         rows = [
-            self._row(*item, answer) | near.get(number, {})
+            self._held_to_full(item, self._row(*item, answer), near.get(number, {}))
             for number, (item, answer) in enumerate(zip(ready, answers))
             if item[2].id != REFERENCE
         ]
@@ -135,10 +123,15 @@ class CellEvaluator:
         self, ready: Sequence[Ready], rows: Sequence[DecodeRow], answers: Sequence[Answer]
     ) -> dict[int, ResultRow]:
         """Columns of the rows by their number; none for a sample whose full cache gave no answer."""
-        full = {id(task): i for i, (task, _, cell, _) in enumerate(ready) if cell.method.name == FULL_CACHE}
+        of_task: dict[int, list[int]] = {}
+        for number, (task, *_) in enumerate(ready):
+            of_task.setdefault(id(task), []).append(number)
         near: dict[int, ResultRow] = {}
-        for task, reference in full.items():
-            members = [i for i, item in enumerate(ready) if id(item[0]) == task and i != reference]
+        for numbers in of_task.values():
+            reference = next((i for i in numbers if ready[i][2].method.name == FULL_CACHE), None)
+            if reference is None:
+                continue
+            members = [i for i in numbers if i != reference]
             found = fidelity(
                 self.backbone,
                 rows[reference],
@@ -150,22 +143,14 @@ class CellEvaluator:
             near[reference] = {"fidelity_kl": 0.0, "fidelity_top1": 1.0}
         return near
 
-    def _prompt(self, sample: Sample) -> Prompt:
-        tokenizer = self.backbone.tokenizer
-        prompt = PromptFormat.of(tokenizer, chat=sample.chat)
-        context_ids = encode(tokenizer, prompt.context(sample.context))
-        question_ids = encode(tokenizer, prompt.question(sample.question, sample.answer_prefix))
-        options = tuple(tuple(encode(tokenizer, option)) for option in sample.options)
-        options_read = [(f"option {option!r}", ids) for option, ids in zip(sample.options, options)]
-        for part, ids in (("context", context_ids), ("question", question_ids), *options_read):
-            if not ids:
-                raise UserError(f"The {part} of {sample.id} has no tokens, so there is nothing to read.")
-        if sample.question_aware:  # all but the token whose logits the answer begins with
-            context_ids, question_ids = [*context_ids, *question_ids[:-1]], question_ids[-1:]
-        between = between_turns(tokenizer) if sample.turns else ""
-        later = [(between + prompt.question(turn.question, turn.answer_prefix), turn) for turn in sample.turns]
-        follow_ups = tuple(FollowUp(encode(tokenizer, text), turn.max_new_tokens) for text, turn in later)
-        return Prompt(prompt, context_ids, question_ids, follow_ups, options)
+    def _held_to_full(self, item: Ready, row: ResultRow, near: ResultRow) -> ResultRow:
+        """The row with its fidelity, by which some benchmarks score."""
+        task, _, cell, _ = item
+        if row["status"] != OK or not self.benchmarks[cell.benchmark].by_fidelity:
+            return row | near
+        if not near:
+            return self._failed_row(task.sample, cell, ScoreError("the full cache gave no answer to be held to"))
+        return row | near | {"score": near["fidelity_top1"]}
 
     def _decode_row(self, task: Task, prompt: Prompt, cell: GridCell, done: CompressedCell) -> DecodeRow:
         return DecodeRow(

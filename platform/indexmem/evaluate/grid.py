@@ -151,6 +151,8 @@ def plan(experiment: Experiment, *, require_checkpoint: bool = True) -> GridPlan
     if grid.fidelity and not any(method.name == FULL_CACHE for method in grid.methods):
         raise UserError("grid.fidelity compares with the full cache. Add full to grid.methods.")
     benchmarks = make_benchmarks(grid.benchmarks)
+    if not grid.fidelity and any(benchmark.by_fidelity for benchmark in benchmarks):
+        raise UserError("A benchmark is scored by how a cell agrees with the full cache. Set grid.fidelity=true.")
     check_floor(grid, [benchmark.name for benchmark in benchmarks])
     geometry = inspect(experiment.model)
     check_model(experiment.eviction, geometry)
