@@ -30,7 +30,7 @@ def digest(finished, failed=0, **more) -> Digest:
 def test_the_rate_is_that_of_the_last_minutes(clock):
     progress = Progress(10_000, done=1000)
     progress.start()
-    assert (progress.rate, progress.eta_seconds) == (None, None)
+    assert (progress.rate, progress.left_seconds) == (None, None)
     for _ in range(100):  # slow at first
         clock.now += 10
         progress.add(digest(9, 1))
@@ -40,10 +40,26 @@ def test_the_rate_is_that_of_the_last_minutes(clock):
         progress.add(digest(50, prefilled_tokens=900, decoded_tokens=100))
     assert progress.rate == pytest.approx(5)
     assert progress.tokens_per_second == pytest.approx(100)
-    assert progress.eta_seconds == pytest.approx(7000 / 5)
+    assert progress.left_seconds == pytest.approx((7000 / 5, 7000 / 5))
     assert (progress.done, progress.failed) == (3000, 100)
     clock.now += 880  # a stall shows
     assert progress.rate == pytest.approx(0.6, rel=0.1)
+
+
+def test_nothing_is_said_of_the_time_left_before_there_is_a_rate_and_then_a_range(clock):
+    """What ran before the first unit, here 100 s of loading, is not counted as work."""
+    progress = Progress(1000)
+    progress.start()
+    clock.now += 100
+    for _ in range(4):
+        progress.add(digest(10))
+        clock.now += 1
+        assert progress.left_seconds is None
+    for _ in range(4):
+        progress.add(digest(10))
+        clock.now += 2
+    assert progress.left_seconds == pytest.approx((920 / 10, 920 / 5))
+    assert "92 s to 3 min left" in progress.line()
 
 
 def test_long_units_have_a_rate_too(clock):
@@ -62,7 +78,7 @@ def test_the_status_of_the_moment(clock):
     clock.now += 10
     progress.add(digest(97, 3, batch_rows=7, cache_bytes=2**20, failures=(FailureNote("old", "x"),)))
     progress.actors, progress.note = 4, "waiting"
-    assert progress.line() == "100/500 rows  3 failed  10 rows/s  about 40 s left  4 actors  waiting"
+    assert progress.line() == "100/500 rows  3 failed  10 rows/s  4 actors  waiting"
     progress.add(digest(400, failures=(FailureNote("new", "y"),)))
     progress.actors, progress.note = 1, ""
     assert progress.line() == "500/500 rows  3 failed  50 rows/s  1 actor"

@@ -28,7 +28,7 @@ def test_the_record_counts_and_names_the_best(monkeypatch):
     progress = SweepProgress(steps=100)
     earlier = sweep(trial(0, COMPLETE, 0.5), trial(1, STOPPED), trial(2, FAILED))
     first = progress.status(earlier)
-    assert (first.done, first.total, first.failed, first.rate, first.eta_seconds) == (3, 8, 1, None, None)
+    assert (first.done, first.total, first.failed, first.rate, first.left_seconds) == (3, 8, 1, None, None)
 
     clock[0] = 120.0
     now = replace(
@@ -38,7 +38,7 @@ def test_the_record_counts_and_names_the_best(monkeypatch):
     status = progress.status(now)
     assert (status.done, status.failed, status.actors) == (5, 1, 1)
     assert status.rate == 2.5 / 20, "two whole trials and a half since the start"
-    assert status.eta_seconds == (8 - 4.5) / status.rate
+    assert status.left_seconds == (28, 35), "with and without the half trial"
     assert status.measured == {"best score": 0.75}
     assert status.note == "1 stopped early  best trial 3: score 0.75 (indexer.dim=3, memory.decay=0.1235)"
     assert [failure.where for failure in status.failures] == ["trial 2"]

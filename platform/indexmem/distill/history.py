@@ -13,7 +13,7 @@ from typing import Any
 
 from indexmem.config.schema import Experiment
 from indexmem.files import write_whole
-from indexmem.progress.status import RunStatus
+from indexmem.progress.status import RunStatus, left_at
 
 RECENT = 10  # steps that speed and loss are averaged over
 
@@ -56,7 +56,7 @@ def training_status(experiment: Experiment, history: Sequence[MetricRow]) -> Run
     if not history:
         return RunStatus("steps", total, actors=config.workers, note="waiting for the first step")
     done = int(history[-1]["step"]) + 1
-    recent = history[-RECENT:]
+    recent, steady = history[-RECENT:], history[1:][-RECENT:]  # the first step waits for all that is loaded
     tokens_per_second = sum(row["tokens_per_second"] for row in recent) / len(recent)
     rate = tokens_per_second / step_tokens(experiment)
     return RunStatus(
@@ -64,7 +64,7 @@ def training_status(experiment: Experiment, history: Sequence[MetricRow]) -> Run
         total,
         done,
         rate=rate,
-        eta_seconds=(total - done) / rate,
+        left_seconds=left_at(total - done, [row["tokens_per_second"] / step_tokens(experiment) for row in steady]),
         actors=config.workers,
         tokens_per_second=tokens_per_second,
         measured=recent_losses(history),

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from indexmem.evaluate.work import GridCell
 from indexmem.evaluate.worker import KEPT_FAILURES, Digest
-from indexmem.progress.status import FailureNote, MethodScores, RunStatus, ScoresSoFar
+from indexmem.progress.status import FailureNote, MethodScores, RunStatus, ScoresSoFar, left_at
 
 WINDOW_SECONDS = 120.0  # the rate is that of the last two minutes
 WINDOW_EVENTS = 8  # or of the last eight units, where units take longer
+STEADY_EVENTS = 5  # units, before which nothing is said of the time left
 MAX_METHODS, MAX_BUDGETS = 40, 16  # of the table: a longer one is not readable
 
 
@@ -43,11 +44,13 @@ class Progress:
     failures: deque[FailureNote] = field(default_factory=lambda: deque(maxlen=KEPT_FAILURES))  # newest first
     _kinds: dict[str, FailureNote] = field(default_factory=dict, repr=False)
     _tokens: int = 0
+    _begun: int = -1  # rows when it began
     _latest: Digest | None = None
     _events: deque[_Event] = field(default_factory=deque, repr=False)
 
     def start(self) -> None:
         """Begin to measure: from now on rows are computed."""
+        self._begun = self.done
         self._events = deque([_Event(time.monotonic(), self.done, self._tokens)])
 
     def add(self, digest: Digest) -> None:
@@ -74,10 +77,17 @@ class Progress:
         return self._per_second(lambda event: event.rows)
 
     @property
-    def eta_seconds(self) -> float | None:
-        """Time left at the recent rate; None while there is no rate."""
-        rate = self.rate
-        return (self.total - self.done) / rate if rate else None
+    def left_seconds(self) -> tuple[float, float] | None:
+        """Time left at the rates of the recent past's halves; None before STEADY_EVENTS units. What ran before the
+        first unit was through, such as loading the model, does not come again and is left out.
+        """
+        units = [event for event in self._events if event.rows != self._begun]
+        if len(units) < STEADY_EVENTS:
+            return None
+        first, middle, last = units[0], units[len(units) // 2], units[-1]
+        spans = ((first, middle), (middle, last))
+        rates = [(b.rows - a.rows) / (b.time - a.time) for a, b in spans if b.time > a.time]
+        return left_at(self.total - self.done, rates)
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -93,7 +103,7 @@ class Progress:
             done=self.done,
             failed=self.failed,
             rate=self.rate,
-            eta_seconds=self.eta_seconds,
+            left_seconds=self.left_seconds,
             actors=self.actors,
             tokens_per_second=self.tokens_per_second or None,
             batch_rows=latest.batch_rows or None if latest else None,

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from indexmem.progress.status import RunStatus, ScoresSoFar, duration, size
+from indexmem.progress.status import RunStatus, ScoresSoFar, size
 
 MAX_METHODS, MAX_BUDGETS, MAX_FAILURES = 14, 8, 3  # so that the picture fits a usual terminal
 
@@ -62,13 +62,12 @@ def draw_status(title: str, status: RunStatus) -> RenderableType:
 def _head(title: str, status: RunStatus) -> Table:
     head = Table.grid(padding=(0, 2), expand=False)
     speed = f"{status.rate:.3g} {status.unit}/s" if status.rate else ""
-    left = f"about {duration(status.eta_seconds)} left" if status.eta_seconds else ""
     head.add_row(
         Text(f"  {title}", style="bold"),
         ProgressBar(total=max(status.total, 1), completed=status.done, width=28),
         Text(f"{status.done:,}/{status.total:,} {status.unit}"),
         Text(speed, style="cyan"),
-        Text(left),
+        Text(status.time_left),
     )
     return head
 

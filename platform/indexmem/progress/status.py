@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 MAX_TEXT = 500  # characters of one failure's reason
@@ -51,7 +51,7 @@ class RunStatus:
     done: int = 0  # failed ones included
     failed: int = 0  # of those that this run did
     rate: float | None = None  # units per second lately
-    eta_seconds: float | None = None
+    left_seconds: tuple[float, float] | None = None  # at the fastest and at the slowest of the recent rates
     actors: int = 0  # at work or ready for it
     tokens_per_second: float | None = None
     batch_rows: int | None = None  # decoded together lately
@@ -62,8 +62,19 @@ class RunStatus:
     scores: ScoresSoFar | None = None
     measured: Mapping[str, float] = field(default_factory=dict)  # latest values by name, such as of losses
 
+    @property
+    def time_left(self) -> str:
+        """'30 to 50 s left', '90 s to 3 min left', 'about 2 min left'; '' while nothing is known, and at the end."""
+        if self.left_seconds is None or self.done >= self.total:
+            return ""
+        least, most = map(duration, self.left_seconds)
+        if least == most:
+            return f"about {most} left"
+        number, unit = least.split()
+        return f"{number if most.endswith(unit) else least} to {most} left"
+
     def line(self) -> str:
-        """For example '120/500 rows  3 failed  12.5 rows/s  about 30 s left  4 actors'."""
+        """For example '120/500 rows  3 failed  12.5 rows/s  30 to 50 s left  4 actors'."""
         parts = [f"{self.done}/{self.total} {self.unit}"]
         if self.failed:
             parts.append(f"{self.failed} failed")
@@ -72,11 +83,18 @@ class RunStatus:
             parts.append(f"{self.rate:.3g} {self.unit}/s")
         if self.tokens_per_second:
             parts.append(f"{self.tokens_per_second:.0f} tokens/s")
-        if self.eta_seconds:
-            parts.append(f"about {duration(self.eta_seconds)} left")
+        if self.time_left:
+            parts.append(self.time_left)
         if self.actors:
             parts.append(f"{self.actors} actor{'s' if self.actors > 1 else ''}")
         return "  ".join([*parts, self.note] if self.note else parts)
+
+
+def left_at(work: float, rates: Sequence[float]) -> tuple[float, float] | None:
+    """Least and most seconds that so many units take, at rates (units per second) of several spans of a run; None
+    where there are no two of them, or one of them stands still.
+    """
+    return (work / max(rates), work / min(rates)) if len(rates) > 1 and min(rates) > 0 else None
 
 
 def duration(seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from indexmem.progress.status import FailureNote, RunStatus
+from indexmem.progress.status import FailureNote, RunStatus, left_at
 from indexmem.results.sweeps import ENDED, FAILED, RUNNING, STOPPED, Sweep
 
 
@@ -24,6 +24,8 @@ class SweepProgress:
             self._started = now, _ended(sweep)
         began, before = self._started
         rate = (work - before) / (now - began) if work > before and now > began else None
+        done = [done - before for done in (_ended(sweep), work)]  # with and without what is under way
+        rates = [trials / (now - began) for trials in done] if now > began else []
         counts = Counter(trial.status for trial in sweep.trials)
         return RunStatus(
             unit="trials",
@@ -31,7 +33,7 @@ class SweepProgress:
             done=len(sweep.trials) - counts[RUNNING],
             failed=counts[FAILED],
             rate=rate,
-            eta_seconds=(sweep.planned - work) / rate if rate else None,
+            left_seconds=left_at(sweep.planned - work, rates),
             actors=counts[RUNNING],
             note="  ".join(_notes(sweep, counts[STOPPED])),
             failures=tuple(FailureNote.of(f"trial {t.number}", t.error) for t in reversed(sweep.trials) if t.error),
