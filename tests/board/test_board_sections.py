@@ -122,7 +122,7 @@ def test_stores_of_one_protocol_are_joined_and_scored_as_one_store_would(tmp_pat
     assert set(told) == {(method, str(budget), benchmark) for method, budget, benchmark in whole.cells}
     costs = told["indexer", "75%", "niah_single_1"].costs
     assert costs["held_bytes"] > costs["full_bytes"] / 4
-    assert (costs["score_ms"], costs["decode_ms"]) == pytest.approx((180.0, 400.0))
+    assert (costs["score_ms"], costs["decode_ms"]) == (pytest.approx(180.0), None), "decoded in batches"
 
 
 def _rows(root):

@@ -22,12 +22,6 @@ PWNED = "document.documentElement.dataset.pwned !== undefined"
 
 
 @pytest.fixture(scope="module")
-def chrome() -> Iterator[Chrome]:
-    with Chrome() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two people's stores, somebody's rows with hostile text, and results of kvpress."""
     folder = tmp_path_factory.mktemp("board")
@@ -43,17 +37,9 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "page" / "index.html"
 
 
-def opened(chrome: Chrome, path: Path, width: int = 1280, *, dark: bool = False) -> Iterator[Page]:
-    seen = chrome.open(path, width, dark=dark)
-    seen.until(READY)
-    yield seen
-    assert seen.complaints == []
-    seen.close()
-
-
 @pytest.fixture
 def page(chrome: Chrome, board: Path) -> Iterator[Page]:
-    yield from opened(chrome, board)
+    yield from chrome.viewing(board, READY)
 
 
 def test_means_are_shown_first_and_the_filters_choose(page: Page) -> None:
@@ -94,7 +80,7 @@ def test_where_a_number_comes_from_is_one_click_away(page: Page) -> None:
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_hostile_text_is_shown_and_never_run(chrome: Chrome, board: Path, width: int, dark: bool) -> None:
-    for page in opened(chrome, board, width, dark=dark):
+    for page in chrome.viewing(board, READY, width, dark=dark):
         page.evaluate("all('details').forEach((one) => { one.open = true; })")
         assert not page.evaluate(PWNED)
         text = page.evaluate("document.body.innerText")

@@ -31,19 +31,6 @@ DRAW_ALL = "Promise.all(charts.map(draw))"  # names of the page's own scripts
 
 
 @pytest.fixture(scope="module")
-def chrome() -> Iterator[Chrome]:
-    with Chrome() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rows = make_rows()
-    out = tmp_path_factory.mktemp("browser") / "report.html"
-    return write_report(Experiment(name="paper-ruler"), rows, make_retention(rows), out, make_history())
-
-
-@pytest.fixture(scope="module")
 def full_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = zoo_rows(samples=4)
     out = tmp_path_factory.mktemp("browser") / "full.html"
@@ -52,19 +39,11 @@ def full_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(chrome: Chrome, report: Path) -> Iterator[Page]:
-    yield from opened(chrome, report)
-
-
-def opened(chrome: Chrome, path: Path, width: int = 1280, *, dark: bool = False) -> Iterator[Page]:
-    seen = chrome.open(path, width, dark=dark)
-    seen.until(SETTLED)
-    yield seen
-    assert seen.complaints == []
-    seen.close()
+    yield from chrome.viewing(report, SETTLED)
 
 
 def test_every_chart_of_every_section_is_drawn(chrome: Chrome, full_report: Path) -> None:
-    for page in opened(chrome, full_report):
+    for page in chrome.viewing(full_report, SETTLED):
         page.choose("#filter-model", "")
         page.evaluate("document.querySelectorAll('.choice > div').forEach((panel) => { panel.hidden = false; })")
         page.evaluate(DRAW_ALL)
@@ -73,7 +52,7 @@ def test_every_chart_of_every_section_is_drawn(chrome: Chrome, full_report: Path
 
 
 def test_charts_wait_until_they_may_be_seen(chrome: Chrome, full_report: Path) -> None:
-    for page in opened(chrome, full_report):
+    for page in chrome.viewing(full_report, SETTLED):
         hidden = page.evaluate("charts.filter((chart) => !seen(chart)).length")
         assert hidden > 0
         assert page.evaluate("charts.filter((chart) => !seen(chart) && chart.data).length") == 0
@@ -90,10 +69,14 @@ def test_three_clicks_from_the_verdict_to_the_tokens_that_were_kept(page: Page) 
     assert re.search(r"\+\d+\.\d points against indexer \(.* adjusted p = 0\.\d+\)", said)
     assert page.evaluate("document.activeElement.id") == "samples-title"
     page.click("#see-kept")
-    page.until("document.querySelectorAll('#tokens span').length === 1200")
-    assert page.evaluate("[picks.method.value, picks.budget.value]") == ["indexmem", "90%"]
-    assert "1,200 tokens" in page.text("#kept-total")
+    page.until("document.querySelectorAll('.pane:first-child .tokens span').length === 1200")
+    chosen = "panes.map((pane) => [pane.method.value, pane.budget.value])"
+    assert page.evaluate(chosen) == [["indexmem", "90%"], ["indexer", "90%"]], "beside its closest rival"
+    assert "1,200 tokens" in page.text(".pane output")
     assert page.text("#references") == "7000000"
+    assert "7000000" in page.text("#full-answer")
+    assert re.fullmatch(r"\d+%", page.text(".pane [data-part=score]"))
+    assert "nswered" in page.text(".pane .fate")
 
 
 def test_a_cell_of_the_table_leads_to_its_samples_with_losses_first(page: Page) -> None:
@@ -152,7 +135,7 @@ def test_what_hides_methods_stands_where_it_acts(page: Page) -> None:
 
 def test_one_model_is_shown_or_all(chrome: Chrome, full_report: Path) -> None:
     shown = "all('#verdict .model').filter((name) => name.offsetParent).map((name) => name.textContent)"
-    for page in opened(chrome, full_report):
+    for page in chrome.viewing(full_report, SETTLED):
         assert page.evaluate(shown) == [MODELS[0]]
         page.choose("#filter-model", "1")
         assert page.evaluate(shown) == [MODELS[1]]
@@ -163,25 +146,46 @@ def test_one_model_is_shown_or_all(chrome: Chrome, full_report: Path) -> None:
 def test_tokens_are_read_by_keyboard_and_layers_chosen(chrome: Chrome, tmp_path: Path) -> None:
     rows = make_rows(samples=1, failures=0)
     retention = make_retention(rows, tokens=3000).to_pylist()
-    layers = [bytes([3] * 3000), bytes([0, 3] * 1500)]
+    layers = [bytes([7] * 3000), bytes([0, 5] * 1500)]  # a bit a head
     retention = [row | {"kept_heads": layers, "kv_heads": 3} for row in retention]
     kept = RETENTION_SCHEMA.empty_table().from_pylist(retention, schema=RETENTION_SCHEMA)
-    for page in opened(chrome, write_report(Experiment(), rows, kept, tmp_path / "r.html")):
+    for page in chrome.viewing(write_report(Experiment(), rows, kept, tmp_path / "r.html"), SETTLED):
         page.evaluate("document.querySelector('#kept').scrollIntoView()")
         page.until("document.documentElement.dataset.kept")
-        assert page.evaluate("document.querySelectorAll('#tokens span').length") == 2400  # not all 3,000 at once
+        assert page.evaluate("panes.map((pane) => pane.spans.length)") == [2400, 2400]  # not all 3,000 at once
         page.choose("#pick-layer", "1")
-        assert "50.0% kept on average in layer 1" in page.text("#kept-total")
+        assert "33.3% kept on average in layer 1" in page.text(".pane output")
         page.evaluate("point(0, true)")
-        page.evaluate("$('tokens').dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight' }))")
-        assert page.text("#readout").startswith('Token 2, " grass": kept by 100% of heads')
+        page.evaluate("panes[0].tokens.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight' }))")
+        assert page.text("#readout").startswith('Token 2, " grass": kept by 67% of heads of indexmem, 67% of heads of')
+        assert page.evaluate("all('.here').length") == 2, "in both texts"
+        page.choose("#pick-head", "1")
+        assert "0.0% kept on average in layer 1, head 1" in page.text(".pane output")
+        page.choose("#pick-head", "2")
         page.evaluate("point(2999, true)")
         assert "kept by 100%" in page.text("#readout")
+        page.choose("#right-method", "knorm")
+        page.choose("#right-budget", "25%")
+        assert page.evaluate("[panes[1].method.value, panes[1].budget.value]") == ["knorm", "25%"]
+
+
+def test_bytes_of_one_character_are_one_span(chrome: Chrome, tmp_path: Path) -> None:
+    rows = make_rows(samples=1, failures=0)
+    dash = ["a", " \N{EM DASH}", "", "", "b"]
+    retention = [r | {"tokens": dash, "retention": [0, 1, 1, 0.4, 0]} for r in make_retention(rows, 60).to_pylist()]
+    kept = RETENTION_SCHEMA.empty_table().from_pylist(retention, schema=RETENTION_SCHEMA)
+    for page in chrome.viewing(write_report(Experiment(), rows, kept, tmp_path / "r.html"), SETTLED):
+        page.evaluate("document.querySelector('#kept').scrollIntoView()")
+        page.until("document.documentElement.dataset.kept")
+        texts = page.evaluate("all('.tokens span').slice(0, 3).map((span) => span.textContent)")
+        assert texts == ["a", " \N{EM DASH}", "b"]
+        shade = page.evaluate("all('.tokens span')[1].style.getPropertyValue('--share')")
+        assert float(shade) * 1.25 == pytest.approx(0.8, abs=0.01), "the mean of its tokens"
 
 
 def test_budgets_of_several_kinds_have_charts(chrome: Chrome, tmp_path: Path) -> None:
     rows = make_rows(budgets=MIXED, samples=4)
-    for page in opened(chrome, write_report(Experiment(), rows, make_retention(rows), tmp_path / "r.html")):
+    for page in chrome.viewing(write_report(Experiment(), rows, make_retention(rows), tmp_path / "r.html"), SETTLED):
         page.evaluate(DRAW_ALL)
         assert page.evaluate(BLANK) == []
         assert page.evaluate("[...see.budget.options].map((option) => option.value)") == list(map(str, MIXED))
@@ -206,7 +210,9 @@ def test_hostile_answers_are_shown_and_never_run(chrome: Chrome, tmp_path: Path)
         for i, text in enumerate(HOSTILE.values())
     ]
     table = ROW_SCHEMA.empty_table().from_pylist(rows, schema=ROW_SCHEMA)
-    for page in opened(chrome, write_report(Experiment(), table, make_retention(table, 90), tmp_path / "r.html"), 390):
+    for page in chrome.viewing(
+        write_report(Experiment(), table, make_retention(table, 90), tmp_path / "r.html"), SETTLED, 390
+    ):
         page.evaluate(DRAW_ALL)
         page.evaluate("document.querySelector('#kept').scrollIntoView()")
         page.until("document.documentElement.dataset.kept")
@@ -246,7 +252,7 @@ CONTRAST = """(() => {
     return [255, 255, 255];
   };
   const speaks = (e) => [...e.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
-  const shown = (e) => e.offsetParent && !e.closest("svg, #tokens");
+  const shown = (e) => e.offsetParent && !e.closest("svg, .tokens");
   const texts = all("header *, .bar *, main *").filter((e) => shown(e) && speaks(e));
   return texts.map((e) => {
     const [a, b] = [light(rgb(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
@@ -258,7 +264,7 @@ CONTRAST = """(() => {
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_text_contrasts_with_what_is_behind_it(chrome: Chrome, report: Path, dark: bool) -> None:
     """WCAG AA: at least 4.5:1."""
-    for page in opened(chrome, report, dark=dark):
+    for page in chrome.viewing(report, SETTLED, dark=dark):
         assert page.evaluate(CONTRAST) == []
         background = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (background == "rgb(16, 19, 24)") == dark
@@ -267,14 +273,14 @@ def test_text_contrasts_with_what_is_behind_it(chrome: Chrome, report: Path, dar
 def test_a_phone_scrolls_down_only_and_controls_have_names(chrome: Chrome, full_report: Path) -> None:
     unnamed = """all('button, select, input, [role=img], [role=region], summary').filter((e) =>
       !(e.textContent.trim() || e.getAttribute('aria-label') || e.closest('label'))).map((e) => e.outerHTML)"""
-    for page in opened(chrome, full_report, 390):
+    for page in chrome.viewing(full_report, SETTLED, 390):
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         assert page.evaluate(unnamed) == []
         assert page.evaluate("all('table').every((table) => table.caption)")
 
 
 def test_charts_fit_on_paper(chrome: Chrome, report: Path, tmp_path: Path) -> None:
-    for page in opened(chrome, report):
+    for page in chrome.viewing(report, SETTLED):
         page.evaluate("""addEventListener('beforeprint', () => {
           window.widest = Math.max(...all('.main-svg').map((svg) => svg.width.baseVal.value)); })""")
         assert page.pdf(tmp_path / "report.pdf").stat().st_size > 50_000
@@ -283,7 +289,7 @@ def test_charts_fit_on_paper(chrome: Chrome, report: Path, tmp_path: Path) -> No
 
 
 def test_many_cells_make_few_nodes(chrome: Chrome, full_report: Path) -> None:
-    for page in opened(chrome, full_report):
+    for page in chrome.viewing(full_report, SETTLED):
         assert page.evaluate("document.querySelectorAll('*').length") < 25_000
         assert page.evaluate("charts.filter((chart) => chart.data).length") <= page.evaluate("EAGER")
 

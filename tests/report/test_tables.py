@@ -86,14 +86,18 @@ def test_csv_leaves_the_ratio_empty_where_none_was_requested() -> None:
     assert asked[-1] == ("4 MiB", "")
 
 
-def test_costs_add_what_decoding_needs_besides_kv_and_share_out_the_batch() -> None:
+def test_costs_add_what_decoding_needs_besides_kv_and_the_time_of_those_decoded_alone() -> None:
     sizes = {"kv_bytes": 100, "indexer_bytes": 20, "memory_bytes": 30, "full_kv_bytes": 300}
     rows = [make_row("indexmem", 0.5, "b", i, 1.0, decode_seconds=12.0, decode_batch=6, **sizes) for i in range(2)]
     rows[1] |= {"kv_bytes": 200, "kept_min": 3, "kept_max": 9000}
     (cost,) = costs(pa.Table.from_pylist(rows, schema=ROW_SCHEMA))
-    assert (cost.kv_bytes, cost.extra_bytes, cost.decode_seconds) == (150, 50, 2.0)
+    assert (cost.kv_bytes, cost.extra_bytes, cost.decode_seconds) == (150, 50, None), (
+        "a batch that others share tells of none"
+    )
     assert cost.cache_share == pytest.approx(200 / 300)
     assert (cost.kept_min, cost.kept_max) == (3, 9000)
+    (alone,) = costs(pa.Table.from_pylist([row | {"decode_batch": 1} for row in rows], schema=ROW_SCHEMA))
+    assert alone.decode_seconds == 12.0
 
 
 def test_costs_start_with_the_full_cache_and_skip_failed_rows() -> None:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -49,9 +50,19 @@ class Chrome:
         self._process.wait(timeout=30)
         self._profile.cleanup()
 
-    def open(self, path: Path, width: int = 1280, height: int = 900, *, dark: bool = False) -> Page:
+    def open(self, path: Path, width: int = 1280, height: int = 900, *, dark: bool = False, fragment: str = "") -> Page:
         """The page at `path`, loaded; its scripts may still be at work."""
-        return Page(self, path, width, height, dark)
+        return Page(self, f"{path.as_uri()}{fragment}", width, height, dark)
+
+    def viewing(
+        self, path: Path, settled: str, width: int = 1280, *, dark: bool = False, fragment: str = ""
+    ) -> Iterator[Page]:
+        """The page once `settled` is true, for a block at the end of which nothing may have complained."""
+        page = self.open(path, width, dark=dark, fragment=fragment)
+        page.until(settled)
+        yield page
+        assert page.complaints == []
+        page.close()
 
     async def _started(self) -> str:
         port = Path(self._profile.name) / "DevToolsActivePort"
@@ -66,11 +77,11 @@ class Chrome:
 class Page:
     """One tab. `complaints` are console errors and uncaught exceptions so far."""
 
-    def __init__(self, chrome: Chrome, path: Path, width: int, height: int, dark: bool) -> None:
+    def __init__(self, chrome: Chrome, url: str, width: int, height: int, dark: bool) -> None:
         self._chrome = chrome
         self._number = 0
         self.complaints: list[str] = []
-        self.loaded_ms = self._run(self._open(path, width, height, dark))
+        self.loaded_ms = self._run(self._open(url, width, height, dark))
 
     def evaluate(self, script: str) -> Any:
         """The value of an expression in the page; a promise is awaited."""
@@ -124,7 +135,7 @@ class Page:
     def _run(self, work: Any) -> Any:
         return self._chrome.loop.run_until_complete(asyncio.wait_for(work, WAIT_SECONDS))
 
-    async def _open(self, path: Path, width: int, height: int, dark: bool) -> float:
+    async def _open(self, url: str, width: int, height: int, dark: bool) -> float:
         session, address = self._chrome.session, self._chrome.address
         async with session.put(f"{address}/json/new?about:blank") as answer:
             target = await answer.json()
@@ -136,7 +147,7 @@ class Page:
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         await self._send("Emulation.setEmulatedMedia", features=features)
         begun = asyncio.get_running_loop().time()
-        await self._send("Page.navigate", url=path.as_uri())
+        await self._send("Page.navigate", url=url)
         await self._receive(lambda message: message.get("method") == "Page.loadEventFired")
         return 1000 * (asyncio.get_running_loop().time() - begun)
 

@@ -117,10 +117,10 @@ def make_row(
     return row | changes
 
 
-def make_retention(rows: pa.Table, tokens: int = 1200, seed: int = 0) -> pa.Table:
-    """Retention of sample 0 of every benchmark in every cell, around the place that holds the answer."""
+def make_retention(rows: pa.Table, tokens: int = 1200, seed: int = 0, index: int = 0) -> pa.Table:
+    """Retention of one sample of every benchmark in every cell, around the place that holds the answer."""
     rng = np.random.default_rng(seed)
-    examples = [row for row in rows.to_pylist() if row["sample_id"].endswith("/0")]
+    examples = [row for row in rows.to_pylist() if row["sample_id"].endswith(f"/{index}")]
     out = []
     for row in examples:
         words = [" " + WORDS[i % len(WORDS)] for i in range(tokens)]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexmem.board.format import BOARD_SCHEMA, BOARD_VERSION
-from indexmem.results.schema import OK, answer_seconds, held_bytes
+from indexmem.results.schema import OK, alone_seconds, held_bytes
 from indexmem.results.store import RowStore
 
 SAID_ALWAYS = ("dtype", "seed", "sinks", "max_new_tokens", "decoding")  # of a row's settings
@@ -43,7 +43,7 @@ def read_store(folder: Path) -> pa.Table:
         "held_bytes": held_bytes(rows),
         "prefill_ms": pc.multiply(rows["prefill_seconds"], 1000.0),
         "score_ms": pc.multiply(rows["score_seconds"], 1000.0),
-        "decode_ms": pc.multiply(answer_seconds(rows), 1000.0),
+        "decode_ms": pc.multiply(alone_seconds(rows), 1000.0),
         "date": pc.strftime(rows["created_at"], "%Y-%m-%dT%H:%M:%S+00:00"),
     }
     arrays = [

@@ -15,6 +15,7 @@ from indexmem.distill.runs import DistillRun
 from indexmem.errors import UserError
 from indexmem.evaluate.grid import GridPlan, plan
 from indexmem.report.html import write_report
+from indexmem.report.link import fragment
 from indexmem.report.shelf import page_path, write_index
 from indexmem.report.verdict import GridVerdict, verdict
 from indexmem.results.costs import costs
@@ -39,7 +40,7 @@ def report_spec(experiment: Experiment, *, images: bool = False) -> int:
         raise UserError("Nothing is stored for this spec yet. Run `python jobs/eval_grid.py SPEC` first.")
     path = write_grid_report(experiment, grid, rows, images=images)
     gate = print_scores(experiment, rows)
-    print(f"Report: {path}")
+    print_report(path)
     return NOT_RANKED if gate.shortfalls else 0
 
 
@@ -94,6 +95,11 @@ def print_scores(experiment: Experiment, rows: pa.Table) -> Gate:
     return gate
 
 
+def print_report(path: Path) -> None:
+    """Where the report is, and the address at which it opens with the samples that the best method loses."""
+    print(f"Samples: {path.absolute().as_uri()}{fragment('samples', order='losses')}\nReport: {path}")
+
+
 def mirror_grid(sink: MlflowSink, experiment: Experiment, rows: pa.Table, report: Path) -> str | None:
     """Publish `rows`, with the report and its folder of numbers where they have been written.
 
@@ -116,4 +122,6 @@ def verdict_text(said: GridVerdict) -> str:
         for found in said.findings
     ]
     trades = ["", said.trades] if said.trades else []
-    return "\n".join([f"**{said.headline}**", "", *findings, *trades, "", said.basis])
+    samples = [fragment("samples", method=found.best, budget=str(found.budget)) for found in said.findings]
+    told = ["", "Behind the report's address, samples:", "", *(f"- `{one}`" for one in samples)] if samples else []
+    return "\n".join([f"**{said.headline}**", "", *findings, *trades, "", said.basis, *told])

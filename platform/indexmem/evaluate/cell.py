@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from indexmem.engine.decode import DecodeRow
 from indexmem.engine.fidelity import fidelity
 from indexmem.engine.options import answers_of
 from indexmem.evaluate.compress import CompressedCell, CompressedCells, compress_cells
+from indexmem.evaluate.examples import Losses, retention_rows
 from indexmem.evaluate.prompts import Prompt
 from indexmem.evaluate.rows import ResultRow, ScoreError, base_row, failed_row, scored_options, scored_turns
 from indexmem.evaluate.work import GridCell, Task
@@ -26,7 +27,7 @@ from indexmem.eviction.methods.base import EvictionMethod, MethodContext
 from indexmem.eviction.methods.registry import FULL_CACHE, make_method
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.models.thinking import answer_in, with_thinking
-from indexmem.results.schema import OK, SCHEMA_VERSION
+from indexmem.results.schema import OK
 
 REFERENCE = "reference"  # of a full cache that is answered from, and not asked for
 
@@ -42,6 +43,7 @@ class CellEvaluator:
     backbone: Backbone
     methods: Mapping[str, EvictionMethod]  # label -> method
     provenance: Mapping[str, Any]
+    losses: Losses = field(default_factory=Losses)  # so far
 
     @classmethod
     def load(
@@ -86,18 +88,17 @@ class CellEvaluator:
         decode_rows = [self._decode_row(*item) for item in ready]
         answers = answers_of(self.backbone, decode_rows, grid.batch_bytes, grid.decoding)
         near = self._fidelity(ready, decode_rows, answers) if grid.fidelity else {}
-        rows = [
-            self._held_to_full(item, self._row(*item, answer), near.get(number, {}))
+        measured = [
+            (item, self._held_to_full(item, self._row(*item, answer), near.get(number, {})))
             for number, (item, answer) in enumerate(zip(ready, answers))
             if item[2].id != REFERENCE
         ]
+        rows = [row for _, row in measured]
         for task, done in zip(tasks, compressed):
             for cell in task.cells:
                 if cell.id in done.errors and cell.id != REFERENCE:
                     rows.append(self._failed_row(task.sample, cell, done.errors[cell.id]))
-        return rows, [
-            self._retention_row(*item) for item in ready if item[0].keep_retention and item[2].id != REFERENCE
-        ]
+        return rows, [example for task in tasks for example in self._examples(task, measured)]
 
     def _compressed(self, tasks: Sequence[Task], prompts: Sequence[Prompt]) -> list[CompressedCells]:
         """Each task's context compressed for its cells; the same object for all tasks that ask about one context."""
@@ -151,6 +152,15 @@ class CellEvaluator:
         if not near:
             return self._failed_row(task.sample, cell, ScoreError("the full cache gave no answer to be held to"))
         return row | near | {"score": near["fidelity_top1"]}
+
+    def _examples(self, task: Task, measured: Sequence[tuple[Ready, ResultRow]]) -> list[ResultRow]:
+        """What each cell kept of the task's sample, where that is to be stored."""
+        mine = [(item, row) for item, row in measured if item[0] is task]
+        if not mine or not self.losses.tells([row for _, row in mine], stored=task.keep_retention):
+            return []
+        rows, caches = [row for _, row in mine], [done.cache for (*_, done), _ in mine]
+        (_, prompt, *_), _ = mine[0]
+        return retention_rows(rows, caches, task.sample.question, prompt.context_ids, self.backbone.tokenizer)
 
     def _decode_row(self, task: Task, prompt: Prompt, cell: GridCell, done: CompressedCell) -> DecodeRow:
         return DecodeRow(
@@ -216,25 +226,6 @@ class CellEvaluator:
 
     def _failed_row(self, sample: Sample, cell: GridCell, error: BaseException) -> ResultRow:
         return failed_row(self.experiment, sample, cell, self.backbone.fingerprint, error, self.provenance)
-
-    def _retention_row(self, task: Task, prompt: Prompt, cell: GridCell, done: CompressedCell) -> ResultRow:
-        tokens = [str(self.backbone.tokenizer.decode([token])) for token in prompt.context_ids]
-        heads = self.backbone.geometry.kv_heads
-        kept_NL = torch.zeros(len(done.cache.kept_HK), len(tokens), dtype=torch.uint8)
-        for layer, kept_HK in enumerate(done.cache.kept_HK):
-            for kept_K, length in zip(kept_HK.cpu(), done.cache.lengths(layer)):
-                kept_NL[layer, kept_K[:length]] += 1
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "cell_id": cell.id,
-            "sample_id": task.sample.id,
-            "repeat": task.sample.repeat,
-            "question": task.sample.question,
-            "tokens": tokens,
-            "retention": (kept_NL.float().mean(0) / heads).tolist(),
-            "kept_heads": [bytes(kept_L.tolist()) for kept_L in kept_NL],
-            "kv_heads": heads,
-        }
 
 
 def _with_reference(task: Task) -> Task:

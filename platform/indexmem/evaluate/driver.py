@@ -75,6 +75,7 @@ def assignment_of(experiment: Experiment, plan: GridPlan, provenance: Mapping[st
         plan.model_fingerprint,
         plan.checkpoint,
         dict(provenance),
+        frozenset(plan.store.read(plan.partitions, "retention", columns=["sample_id"])["sample_id"].to_pylist()),
     )
 
 

@@ -23,7 +23,7 @@ from indexmem.config.schema import Experiment, MethodConfig
 
 Mask = NDArray[np.bool_]  # missing_SC: rows that the store lacks
 
-RETENTION_SAMPLES = 2  # per benchmark: samples whose kept tokens are stored
+RETENTION_SAMPLES = 2  # per benchmark: samples whose kept tokens are stored, whatever comes of them
 # A context cut into pieces is prefilled once for each, so pieces stay large: so many rows, such a share of the cells.
 SMALLEST_PIECE = 64
 PIECES = 8
@@ -62,13 +62,15 @@ class Assignment:
     model_fingerprint: str
     checkpoint: str | None
     provenance: Mapping[str, Any]
+    examples: frozenset[str] = frozenset()  # further samples whose kept tokens the store has, by id
 
     def tasks(self, unit: Unit) -> list[Task]:
         """The unit's samples with the cells to evaluate."""
         cells, samples = self.cells[unit.benchmark], self.samples[unit.benchmark]
+        asked = [(index, pickle.loads(samples[index].as_buffer())) for index in unit.samples]
         return [
-            Task(pickle.loads(samples[index].as_buffer()), tuple(compress(cells, row_C)), index < RETENTION_SAMPLES)
-            for index, row_C in zip(unit.samples, unit.missing_SC(len(cells)))
+            Task(sample, tuple(compress(cells, row_C)), index < RETENTION_SAMPLES or sample.id in self.examples)
+            for (index, sample), row_C in zip(asked, unit.missing_SC(len(cells)))
         ]
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from indexmem.report.pack import percents
-from indexmem.report.text import references_text, visible
+from indexmem.report.text import natural, references_text, visible
 from indexmem.results.schema import OK
 
 SHOWN_CHARACTERS = 6_000_000  # of answers in one report; gzip leaves a fifth
@@ -31,7 +31,7 @@ def sample_groups(
 
 
 def _group(rows: pa.Table, benchmark: str, first: Collection[str], characters: int) -> dict[str, Any]:
-    ids = sorted(pc.unique(rows["sample_id"]).to_pylist(), key=_natural)
+    ids = sorted(pc.unique(rows["sample_id"]).to_pylist(), key=natural)
     s = pc.index_in(rows["sample_id"], pa.array(ids)).to_numpy()
     names = rows.select(["method", "budget"]).group_by(["method", "budget"]).aggregate([]).to_pylist()
     cells = {(item["method"], item["budget"]): index for index, item in enumerate(names)}
@@ -105,9 +105,3 @@ def _answers(
         index = table.index(visible(text or "", MAX_ANSWER))
         found.setdefault((row["method"], row["budget"]), {}).setdefault(numbers[row["sample_id"]], index)
     return found
-
-
-def _natural(sample_id: str) -> tuple[str, int, str]:
-    """'b/10' after 'b/9'."""
-    name, _, index = sample_id.rpartition("/")
-    return (name, int(index), "") if index.isdecimal() else (name, -1, index)

@@ -13,13 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from indexmem.config.budget import PHRASES
 from indexmem.config.schema import Experiment
 from indexmem.files import write_whole
 from indexmem.report.content import Content, gather
-from indexmem.report.document import asset, figure_data, policy, template_environment
+from indexmem.report.document import asset, charted, figure_data, template_environment
 from indexmem.report.files import write_files
 from indexmem.report.images import check_drawable
 from indexmem.report.pack import packed
@@ -30,7 +29,7 @@ from indexmem.report.verdict import listing
 from indexmem.results.schema import FULL_LABEL
 from indexmem.results.summary import MEAN
 
-SCRIPTS = ("core.js", "charts.js", "filters.js", "scores.js", "samples.js", "kept.js")
+SCRIPTS = ("core.js", "charts.js", "filters.js", "scores.js", "samples.js", "kept.js", "link.js")
 SECTIONS: Mapping[str, str] = MappingProxyType(
     {
         "verdict": "Verdict",
@@ -86,7 +85,6 @@ def write_report(
 
 def render(content: Content, command: str, links: Mapping[str, str], warning: str = "", of: str = "") -> str:
     """The page as a string; see `write_report`."""
-    scripts = [Markup(get_plotlyjs()), Markup(f'"use strict";\n{"".join(map(asset, SCRIPTS))}')]
     present = content.sections
     return (
         template_environment()
@@ -97,7 +95,6 @@ def render(content: Content, command: str, links: Mapping[str, str], warning: st
             views=content.views,
             sections={name: title for name, title in SECTIONS.items() if name in present},
             phrases=PHRASES,
-            data=_data(content),
             colours={method: style(method).color for view in content.views for method in view.summary.methods},
             method_style=style,
             command=command,
@@ -105,11 +102,10 @@ def render(content: Content, command: str, links: Mapping[str, str], warning: st
             about=_about(content),
             warning=warning,
             links={text: address for text, address in links.items() if address.startswith(("http://", "https://"))},
-            policy=policy(scripts),
-            scripts=scripts,
             style=Markup(asset("report.css")),
             FULL_LABEL=FULL_LABEL,
             MEAN=MEAN,
+            **charted(SCRIPTS, _data(content)),
         )
     )
 

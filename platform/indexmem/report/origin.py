@@ -31,7 +31,8 @@ class Failure:
 @dataclass(frozen=True)
 class Origin:
     facts: tuple[tuple[str, str], ...]
-    spec: str  # the experiment as YAML
+    spec: str  # the experiment as YAML, without what is at its default
+    whole_spec: str
 
 
 def failures(rows: pa.Table) -> tuple[Failure, ...]:
@@ -79,8 +80,12 @@ def origin(experiment: Experiment, rows: pa.Table) -> Origin:
         ("Hosts", _all(rows, "host")),
         ("Evaluated", f"{started:%Y-%m-%d %H:%M} to {ended:%Y-%m-%d %H:%M} UTC" if started else "unknown"),
     )
-    spec = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    return Origin(facts, spec)
+    return Origin(facts, _as_yaml(experiment, exclude_defaults=True), _as_yaml(experiment))
+
+
+def _as_yaml(experiment: Experiment, *, exclude_defaults: bool = False) -> str:
+    told = experiment.model_dump(mode="json", exclude_defaults=exclude_defaults)
+    return yaml.safe_dump(told, sort_keys=False, allow_unicode=True)
 
 
 def _distinct(rows: pa.Table, column: str) -> list[str]:

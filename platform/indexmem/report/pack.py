@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 FIRST = 35  # character code of 0 percent: printable, and no quote
 UNKNOWN = 101
@@ -18,6 +18,13 @@ def packed(content: Any) -> str:
     """`content` for a script element of type application/gzip; the page unpacks it when it is needed."""
     text = content if isinstance(content, str) else json.dumps(content, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode("ascii")
+
+
+def sixes(kept_HT: NDArray[np.bool_]) -> str:
+    """Which heads kept each token: ceil(H / 6) characters a token, bit b of the c-th is head 6 c + b."""
+    heads, tokens = kept_HT.shape
+    padded_TCb = np.pad(kept_HT.T, ((0, 0), (0, -heads % 6))).reshape(tokens, -1, 6)
+    return (FIRST + padded_TCb @ (1 << np.arange(6))).astype(np.uint8).tobytes().decode("ascii")
 
 
 def percents(shares: ArrayLike) -> str:

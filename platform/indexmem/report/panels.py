@@ -131,11 +131,11 @@ def cost_groups(summary: Summary, costs: Sequence[Cost]) -> tuple[PanelGroup, ..
     ]
     for kind in summary.by_kind:
         about = f"by {AXES[kind]}; {NUMBERS} Costs"
-        efficiency = (
-            Panel(f"{kind}-bytes", "Cache bytes", f"Cache bytes {about}", bytes_by_budget(costs, methods, kind)),
-            Panel(f"{kind}-time", "Decode time", f"Decode time {about}", time_by_budget(costs, methods, kind)),
-        )
-        groups.append(PanelGroup(efficiency))
+        panels = [Panel(f"{kind}-bytes", "Cache bytes", f"Cache bytes {about}", bytes_by_budget(costs, methods, kind))]
+        if any(cost.decode_seconds is not None for cost in costs if cost.budget.kind == kind):
+            chart = time_by_budget(costs, methods, kind)
+            panels.append(Panel(f"{kind}-time", "Decode time", f"Decode time of an answer alone, {about}", chart))
+        groups.append(PanelGroup(tuple(panels)))
     return tuple(groups)
 
 

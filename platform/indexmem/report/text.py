@@ -53,6 +53,12 @@ def visible(text: str, limit: int | None = None) -> str:
     return _UNSEEN.sub(_spelled, shown)
 
 
+def natural(sample_id: str) -> tuple[str, int, str]:
+    """'b/10' after 'b/9'."""
+    name, _, index = sample_id.rpartition("/")
+    return (name, int(index), "") if index.isdecimal() else (name, -1, index)
+
+
 def _spelled(found: re.Match[str]) -> str:
     code = ord(found[0])
     return chr(0x2400 + code) if code < 0x20 else f"[U+{code:04X}]"

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from indexmem.config.budget import Budget
 from indexmem.results.samples import Column
-from indexmem.results.schema import FULL_LABEL, OK, answer_seconds, extra_bytes, held_bytes
+from indexmem.results.schema import FULL_LABEL, OK, alone_seconds, extra_bytes, held_bytes
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Cost:
     full_kv_bytes: float
     prefill_seconds: float
     score_seconds: float
-    decode_seconds: float  # the batch's time, divided by its rows
+    decode_seconds: float | None  # of answers that were each decoded alone; None where cells shared batches
     new_tokens: float
     truncated: float | None  # share of answers that hit their limit; null in old rows
     decode_kept_mean: float | None  # tokens a head held while decoding
@@ -44,11 +44,6 @@ class Cost:
     def all_bytes(self) -> float:
         """All bytes that decoding needs."""
         return self.kv_bytes + self.extra_bytes
-
-    @property
-    def own_seconds(self) -> float:
-        """What the method itself takes: scoring and decoding, without the prefill that all cells share."""
-        return self.score_seconds + self.decode_seconds
 
     @property
     def cache_share(self) -> float:
@@ -78,7 +73,7 @@ def costs(rows: pa.Table) -> tuple[Cost, ...]:
     """Costs in the order full cache, then budget, then method."""
     answered = rows.filter(pc.equal(rows["status"], OK))
     table = answered.drop_columns(["decode_seconds", "truncated"])
-    table = table.append_column("decode_seconds", answer_seconds(answered))
+    table = table.append_column("decode_seconds", alone_seconds(answered))
     table = table.append_column("truncated", pc.cast(answered["truncated"], pa.float64()))
     table = table.append_column("extra_bytes", extra_bytes(answered))
     aggregates = [(name, EXTREMES.get(name, "mean")) for name in MEASURED]

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from indexmem.config.budget import Budget
 
 # 2: budget; 3: protocol, labels, other scores, truncation, kept while decoding; 4: group; 5: settings, code;
-# 6: fidelity; 7: question_aware
-SCHEMA_VERSION = 7
+# 6: fidelity; 7: question_aware; 8: kept tokens by head
+SCHEMA_VERSION = 8
 
 OK, FAILED = "ok", "failed"
 FULL_LABEL = "full"  # the method that evicts nothing
@@ -116,6 +116,16 @@ def answer_seconds(rows: pa.Table) -> pa.ChunkedArray:
     return pc.divide(rows["decode_seconds"], pc.cast(rows["decode_batch"], pa.float64()))
 
 
+def alone_seconds(rows: pa.Table) -> pa.ChunkedArray:
+    """Decoding time of answers that had a batch of their own; null for rows of a (method, budget) that shared batches
+    with others, whose time is theirs as well.
+    """
+    cells = rows.group_by(["method", "budget"]).aggregate([("decode_batch", "max")])
+    own = {(cell["method"], cell["budget"]) for cell in cells.to_pylist() if cell["decode_batch_max"] == 1}
+    alone = [pair in own for pair in zip(rows["method"].to_pylist(), rows["budget"].to_pylist())]
+    return pc.if_else(pa.array(alone, pa.bool_()), rows["decode_seconds"], pa.scalar(None, pa.float64()))
+
+
 # For the kept-token viewer: what share of (layer, head) pairs kept each context token, for a few example samples.
 RETENTION_SCHEMA = pa.schema(
     [
@@ -126,7 +136,7 @@ RETENTION_SCHEMA = pa.schema(
         ("question", pa.string()),
         ("tokens", pa.list_(pa.string())),  # context tokens as text, in order
         ("retention", pa.list_(pa.float32())),  # one value in [0, 1] per context token
-        ("kept_heads", pa.list_(pa.binary())),  # per layer one byte a context token: KV heads that kept it
+        ("kept_heads", pa.list_(pa.binary())),  # by layer, see results/head_bits.py
         ("kv_heads", pa.int16()),
     ]
 )

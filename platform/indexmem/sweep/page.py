@@ -8,10 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from indexmem.files import write_whole
-from indexmem.report.document import asset, figure_data, policy, template_environment
+from indexmem.report.document import asset, charted, figure_data, template_environment
 from indexmem.report.pack import packed
 from indexmem.report.panels import Panel, PanelGroup, all_panels
 from indexmem.report.shelf import page_path, write_index
@@ -53,7 +52,6 @@ def write_sweep_report(sweep: Sweep, folder: Path) -> Path:
 def sweep_page(sweep: Sweep) -> str:
     """The page as a string."""
     sections = sweep_panels(sweep)
-    scripts = [Markup(get_plotlyjs()), Markup(f'"use strict";\n{"".join(map(asset, SCRIPTS))}')]
     ranks = {trial.id: rank for rank, trial in enumerate(sweep.ranked)}
     return (
         template_environment(PAGES)
@@ -67,10 +65,8 @@ def sweep_page(sweep: Sweep) -> str:
             values=objective_texts,
             setting=setting_text,
             typed=lambda trial: " ".join(f"'{name}={json.dumps(value)}'" for name, value in trial.params.items()),
-            data={f"figure-all-{p.id}": packed(figure_data(p.figure)) for p in all_panels(sections)},
-            policy=policy(scripts),
-            scripts=scripts,
             style=Markup(asset("report.css") + asset("sweep.css", PAGES)),
+            **charted(SCRIPTS, {f"figure-all-{p.id}": packed(figure_data(p.figure)) for p in all_panels(sections)}),
         )
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from indexmem.config.budget import Budget
 from indexmem.results.intervals import Interval, mean_ci
 from indexmem.results.samples import sample_scores
-from indexmem.results.schema import FULL_LABEL, OK, answer_seconds, held_bytes
+from indexmem.results.schema import FULL_LABEL, OK, alone_seconds, held_bytes
 from indexmem.results.summary import MEAN, Summary
 from indexmem.tracking.naming import budget_label, labels
 
@@ -46,7 +47,8 @@ class CellSummary:
     git_commit: str  # several, comma-separated, when another version of the code finished the cell
     samples: int  # OK rows
     failed: int
-    measured_at: int  # ms since 1970, of the newest row; 0 when unknown
+    began_at: int  # ms since 1970, of the oldest row's prefill; 0 when unknown
+    measured_at: int  # the same of the newest row
     score: Interval | None  # None when no row is OK
     measures: dict[str, float] = field(default_factory=dict)
 
@@ -110,12 +112,13 @@ def grid_metrics(summary: Summary, cells: Sequence[CellSummary]) -> dict[str, fl
 
 def score_curves(summary: Summary) -> list[tuple[str, int, float]]:
     """Metric points (name, step, score) with the evicted percentage as step, which MLflow draws as a line per method.
+    Its titles cut long names off, so the method stands near the front.
 
     Budgets that are no whole percentage have no step and are in `grid_metrics` alone.
     """
     named = labels(summary.methods)
     return [
-        (f"mean_score_by_percent_evicted/{named[method]}", round(100 * budget.ratio), summary.cells[key].mean)
+        (f"by_evicted/{named[method]}", round(100 * budget.ratio), summary.cells[key].mean)
         for method in summary.methods
         for budget in summary.budgets
         if budget.ratio is not None
@@ -134,10 +137,22 @@ def _summarise_cell(cell_id: str, rows: pa.Table) -> CellSummary:
         git_commit=",".join(sorted(set(filter(None, rows["git_commit"].to_pylist())))),
         samples=finished.num_rows,
         failed=rows.num_rows - finished.num_rows,
+        began_at=began_at(rows) or 0,
         measured_at=(pc.max(rows["created_at"].cast(pa.int64())).as_py() or 0) // 1000,
         score=mean_ci(scores, clusters=groups) if len(scores) else None,
         measures=_measures(finished),
     )
+
+
+def began_at(rows: pa.Table) -> int | None:
+    """When the first row's work began, ms since 1970: what was measured of it ended when the row was made."""
+    times = (rows[name] for name in ("prefill_seconds", "score_seconds", "decode_seconds"))
+    taken = reduce(pc.add, (pc.fill_null(time, 0.0) for time in times))
+    begun = pc.subtract(
+        pc.divide(pc.cast(rows["created_at"].cast(pa.int64()), pa.float64()), 1e3), pc.multiply(taken, 1e3)
+    )
+    first = pc.min(begun).as_py()
+    return None if first is None else int(first)
 
 
 def _measures(rows: pa.Table) -> dict[str, float]:
@@ -155,7 +170,7 @@ def _measures(rows: pa.Table) -> dict[str, float]:
         "MiB/full_cache": (rows["full_kv_bytes"], 1 / MIB),
         "ms/prefill": (rows["prefill_seconds"], 1000),
         "ms/scoring": (rows["score_seconds"], 1000),
-        "ms/decode": (answer_seconds(rows), 1000),
+        "ms/decode": (alone_seconds(rows), 1000),
     }
     means = {name: (pc.mean(column).as_py(), factor) for name, (column, factor) in columns.items()}
     known = {name: mean * factor for name, (mean, factor) in means.items() if mean is not None}

@@ -25,12 +25,14 @@ def bytes_by_budget(costs: Sequence[Cost], methods: Sequence[str], kind: Kind) -
 
 
 def time_by_budget(costs: Sequence[Cost], methods: Sequence[str], kind: Kind) -> go.Figure:
-    """Milliseconds of decoding a sample."""
-    figure = frame("Decode time", AXES[kind], "decoding, ms a sample", y_range=None)
-    _add_lines(
-        figure, costs, methods, kind, lambda c: 1000 * c.decode_seconds, lambda c: seconds_text(c.decode_seconds)
-    )
-    return _mark_full(figure, costs, lambda c: 1000 * c.decode_seconds)
+    """Milliseconds of decoding an answer alone, where that was measured."""
+    figure = frame("Decode time", AXES[kind], "an answer decoded alone, ms", y_range=None)
+
+    def alone(cost: Cost) -> float | None:
+        return None if cost.decode_seconds is None else 1000 * cost.decode_seconds
+
+    _add_lines(figure, costs, methods, kind, alone, lambda c: seconds_text(c.decode_seconds or 0.0))
+    return _mark_full(figure, costs, alone)
 
 
 def truncation(costs: Sequence[Cost], methods: Sequence[str], kind: Kind) -> go.Figure:
@@ -100,8 +102,8 @@ def _add_lines(
     return figure.update_xaxes(tickvals=list(x_of.values()), ticktext=list(map(str, x_of)))
 
 
-def _mark_full(figure: go.Figure, costs: Sequence[Cost], measured: Callable[[Cost], float]) -> go.Figure:
-    full = [measured(cost) for cost in costs if cost.method == FULL_LABEL]
+def _mark_full(figure: go.Figure, costs: Sequence[Cost], measured: Measured) -> go.Figure:
+    full = [value for cost in costs if cost.method == FULL_LABEL and (value := measured(cost)) is not None]
     if full:
         figure.add_hline(y=full[0], line={"dash": "dash", "width": 1.5, "color": FULL_COLOR}, layer="below")
         note = {"text": "full cache", "font": {"size": 11}, "showarrow": False}

@@ -24,9 +24,9 @@ def score_by_bytes(summary: Summary, costs: Sequence[Cost]) -> go.Figure:
 
 
 def score_by_time(summary: Summary, costs: Sequence[Cost]) -> go.Figure:
-    """Mean score against milliseconds of one sample: the method's scoring and its share of the decode batch."""
-    title, x_title = "Score for time", "scoring and decoding, ms a sample"
-    return _tradeoff(summary, costs, title, x_title, lambda cost: 1000 * cost.own_seconds, "{:.0f} ms")
+    """Mean score against milliseconds that the method takes to score a context, without the prefill that all share."""
+    title, x_title = "Score for time", "scoring a context, ms"
+    return _tradeoff(summary, costs, title, x_title, lambda cost: 1000 * cost.score_seconds, "{:.0f} ms")
 
 
 def _tradeoff(summary: Summary, costs: Sequence[Cost], title: str, x_title: str, spent: Spent, unit: str) -> go.Figure:

@@ -24,16 +24,18 @@ const fill = (select, entries, chosen = select.value) => {
   if (entries.some(([value]) => value === chosen)) select.value = chosen;
 };
 
+const inflate = (id) => {
+  const bytes = Uint8Array.from(atob($(id).textContent), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
+};
 const unpacked = new Map();
 // The JSON in the element `id`; unpacked once.
 const unpack = (id) => {
-  if (!unpacked.has(id)) {
-    const bytes = Uint8Array.from(atob($(id).textContent), (letter) => letter.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    unpacked.set(id, new Response(stream).json());
-  }
+  if (!unpacked.has(id)) unpacked.set(id, inflate(id).json());
   return unpacked.get(id);
 };
+
+const keyed = {}; // section -> function of what it shows, as pairs of key and value, see link.js
 
 // Parts call `tell(what)` when a choice changes; whoever draws something `listens` for it.
 const listeners = [];

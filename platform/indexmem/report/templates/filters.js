@@ -89,7 +89,7 @@ addEventListener("keydown", (event) => {
 });
 
 const METHOD_COLOURS = JSON.parse(document.body.dataset.colours);
-(async () => {
+const filled = (async () => {
   const cards = await Promise.all(scorecards);
   const benchmarks = unique(cards.flatMap((card) => card.benchmarks));
   fill(benchmarkFilter, [["", "all"], ...benchmarks.map((name) => [name, name])]);

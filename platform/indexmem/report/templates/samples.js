@@ -102,10 +102,13 @@ const card = (pair) => {
     head.append(make("span", pair.difference ? `${signed(pair.difference / 100)} points` : "equal", `chip ${kind}`));
   }
   const option = keptOption(viewNumber(), pair.id);
+  const link = Object.assign(make("a", "link", "link"), { href: linkTo("samples", [...filtersNow(), ...shownNow(), ["sample", pair.id]]) });
+  link.append(make("span", ` to ${pair.id}`, "unseen"));
+  head.append(link);
   if (option && see.method.value !== FULL) {
     const button = Object.assign(make("button", "Kept tokens", "open"), { type: "button" });
     button.append(make("span", ` of ${pair.id}`, "unseen"));
-    button.addEventListener("click", () => openKept(option, see.method.value, see.budget.value));
+    button.addEventListener("click", () => openKept(option, cellsNow()));
     head.append(button);
   }
   const reference = make("p", "Reference: ", "reference");
@@ -116,9 +119,13 @@ const card = (pair) => {
   return item;
 };
 
-const showMore = () => {
-  $("see-list").append(...pairs.slice(shownPairs, shownPairs + PAGE).map(card));
-  shownPairs = Math.min(shownPairs + PAGE, pairs.length);
+const cellsNow = () => ({ method: see.method.value, budget: see.budget.value, against: see.against.value });
+const shownNow = () => Object.entries(see).map(([name, select]) => [name, name === "model" && select?.value === "0" ? "" : select?.value]);
+keyed.samples = shownNow;
+
+const showMore = (count = PAGE) => {
+  $("see-list").append(...pairs.slice(shownPairs, shownPairs + count).map(card));
+  shownPairs = Math.min(shownPairs + count, pairs.length);
   $("see-more").hidden = shownPairs >= pairs.length;
   $("see-more").textContent = `Show ${Math.min(PAGE, pairs.length - shownPairs)} more of ${pairs.length - shownPairs}`;
 };
@@ -142,23 +149,30 @@ const reveal = (section) => {
 };
 
 // What tells most of a cell comes first: the wins of the best one, the losses of another one.
-const showCell = async (wanted) => {
+let turn = Promise.resolve(); // a cell is shown whole before the next one is
+const showCell = (wanted) => (turn = turn.then(async () => {
   await fillPickers(wanted);
   const cell = await statistics();
-  see.order.value = cell?.lead && cell.lead[0] < 0 ? "losses" : "wins";
+  see.order.value = wanted.order ?? (cell?.lead && cell.lead[0] < 0 ? "losses" : "wins");
   await showSamples();
-};
+}));
 
-const openSamples = async ({ open, method, budget, benchmark }) => {
+const openSamples = async ({ open, method, budget, benchmark = "", against, order, sample }) => {
   if (see.model) see.model.value = open;
-  await showCell({ method, budget, benchmark });
+  await showCell({ method, budget, benchmark, against, order });
+  const place = pairs.findIndex((pair) => pair.id === sample);
+  if (place >= shownPairs) showMore(place + 1 - shownPairs);
   reveal("samples");
+  const shown = $("see-list").children[place];
+  shown?.classList.add("linked");
+  shown?.scrollIntoView({ block: "center" });
 };
 
-$("see-more").addEventListener("click", showMore);
-$("see-kept").addEventListener("click", () => openKept(exampleOption(), see.method.value, see.budget.value));
-for (const name of ["model", "benchmark", "method", "budget"]) see[name]?.addEventListener("change", () => showCell({}));
-for (const name of ["against", "order"]) see[name].addEventListener("change", showSamples);
+$("see-more").addEventListener("click", () => showMore());
+$("see-kept").addEventListener("click", () => openKept(exampleOption(), cellsNow()));
+const chosen = (show) => async () => { await show(); remember("samples"); };
+for (const name of ["model", "benchmark", "method", "budget"]) see[name]?.addEventListener("change", chosen(() => showCell({})));
+for (const name of ["against", "order"]) see[name].addEventListener("change", chosen(showSamples));
 listen("benchmark", () => showCell({ benchmark: benchmarkFilter.value }));
 (async () => {
   const { card: first } = await lookups[0];

@@ -92,5 +92,5 @@ listen("benchmark", () => { byTask.forEach(drawByTask); overviews.forEach(drawOv
 
 addEventListener("click", (event) => {
   const from = event.target.closest?.("[data-open]");
-  if (from) openSamples(from.dataset);
+  if (from) openSamples(from.dataset).then(() => remember("samples"));
 });
