@@ -56,9 +56,9 @@ def test_any_grid_has_a_verdict(grid: pa.Table) -> None:
 def test_a_report_links_to_the_run_before_that_is_published(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = spec(root)
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"metadata": {"job_submission_id": "night 1"}}))
-    assert grid_links(experiment).keys() == {"MLflow run"}  # nothing tells where the job's page is
+    assert grid_links(experiment, rows()).keys() == {"MLflow run"}  # nothing tells where the job's page is
     monkeypatch.setenv("INDEXMEM_RAY_DASHBOARD", "http://ray.internal:8265/")
-    links = grid_links(experiment)
+    links = grid_links(experiment, rows())
     run_id = sink(experiment).publish_grid(experiment, rows())
     run = client(root).get_run(run_id)
     place = f"#/experiments/{run.info.experiment_id}/runs/{run_id}?workflowType=machine_learning"
@@ -71,6 +71,6 @@ def test_a_report_links_to_the_run_before_that_is_published(root: Path, monkeypa
 
 
 def test_without_tracking_there_is_nothing_to_link(tmp_path: Path) -> None:
-    assert grid_links(spec(tmp_path, tracking={"enabled": False})) == {}
+    assert grid_links(spec(tmp_path, tracking={"enabled": False}), rows()) == {}
     with pytest.warns(RuntimeWarning, match="did not take"):
-        assert grid_links(spec(tmp_path, tracking={"uri": "http://127.0.0.1:9"})) == {}
+        assert grid_links(spec(tmp_path, tracking={"uri": "http://127.0.0.1:9"}), rows()) == {}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 import mlflow
+import pyarrow as pa
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModel, LoggedModelStatus, Run
@@ -109,8 +111,43 @@ def test_cells_are_linked_to_the_model_whose_weights_they_used(root: Path, check
         ("score", "niah", pytest.approx(1 / 3)),
         ("score", "vt", pytest.approx(1 / 3)),
     ]
-    page = f"#/experiments/{model.experiment_id}/models/{model.model_id}"
-    assert page in client(root).get_run(parent_id).data.tags[NOTE_TAG]
+    note = client(root).get_run(parent_id).data.tags[NOTE_TAG]
+    assert f"#/experiments/{model.experiment_id}/models/{model.model_id}" in note
+    assert f"[Training of {model.model_id[:8]}](#/experiments/{model.experiment_id}/runs/{model.source_run_id}?" in note
+
+
+def test_a_training_names_the_grids_that_used_it_and_says_what_it_trained(root: Path, checkpoint: Checkpoint) -> None:
+    experiment = spec(root)
+    run = train(experiment, checkpoint)
+    alone = run.data.tags[NOTE_TAG]
+    assert alone.startswith("Trains indexer for")
+    assert "Evaluated by" not in alone
+    pages = []
+    for other in (experiment, spec(root, name="second", grid={"samples": 3})):
+        grid = sink(other).publish_grid(other, rows(checkpoint=INDEXER))
+        pages.append(f"[{other.name}](#/experiments/2/runs/{grid}?workflowType=machine_learning)")
+    train(experiment, checkpoint)  # published again: the links stay
+    note = client(root).get_run(run.info.run_id).data.tags[NOTE_TAG]
+    assert note.startswith(alone)
+    assert note.count("Evaluated by: ") == 1
+    assert all(page in note for page in pages)
+
+
+def test_durations_are_those_of_the_work_whenever_it_was_published(root: Path, checkpoint: Checkpoint) -> None:
+    experiment = spec(root)
+    tokens = experiment.distill.sequences_per_step * experiment.distill.length
+    history = [{"step": step, "loss": 1.0, "tokens_per_second": tokens / 30} for step in range(4)]
+    run_id = sink(experiment).publish_distill(experiment, "d1", history, checkpoint=checkpoint, finished=True)
+    training = client(root).get_run(run_id).info
+    assert training.end_time - training.start_time == 4 * 30 * 1000
+    times = [dt.datetime(2026, 1, 5, 3, minute, tzinfo=dt.UTC) for minute in (0, 30)]
+    table = pa.concat_tables([rows(created_at=time, prefill_seconds=60.0) for time in times])
+    table = table.set_column(2, "sample_id", pa.array(map(str, range(table.num_rows))))
+    for part in (table.slice(0, table.num_rows // 2), table):  # half of it first
+        grid = client(root).get_run(sink(experiment).publish_grid(experiment, part)).info
+    assert grid.start_time == (times[0].timestamp() - 60) * 1000
+    assert grid.end_time == times[1].timestamp() * 1000
+    assert {run.info.end_time - run.info.start_time for run in all_runs(root)} == {31 * 60 * 1000}
 
 
 def test_a_training_that_is_published_after_its_grid_is_linked_by_the_next_sync(

@@ -48,7 +48,7 @@ def test_a_cell_counts_failures_and_averages_ok_rows() -> None:
     assert cell.metrics["score"] == 0.5
     assert 0 <= cell.metrics["interval/low"] < 0.5 < cell.metrics["interval/high"] <= 1
     assert (cell.metrics["MiB/kv"], cell.metrics["MiB/held"]) == (1, 1.5)
-    assert cell.metrics["ms/decode"] == pytest.approx(9600 / 24)
+    assert "ms/decode" not in cell.metrics, "the batch was that of 24 rows"
     assert "tokens/kept" not in cell.metrics  # never measured here, and not zero
 
 
@@ -101,7 +101,7 @@ def test_means_weigh_benchmarks_equally_and_leave_out_partial_methods() -> None:
 def test_curves_have_a_step_per_whole_percentage() -> None:
     cells = [cell_rows("a", budget, "b", [1.0]) for budget in (0.07, 0.29, 0.975, "64 tokens")]
     curves = score_curves(summarise(table(*cells)))
-    assert curves == [("mean_score_by_percent_evicted/a", step, 1.0) for step in (7, 29)]
+    assert curves == [("by_evicted/a", step, 1.0) for step in (7, 29)]
 
 
 def test_cells_are_listed_as_in_the_report() -> None:

@@ -6,7 +6,7 @@ import os
 from signal import Signals
 
 from indexmem.cluster.connection import ray_cluster, wait_for_nodes
-from indexmem.commands.report import NOT_RANKED, mirror_grid, print_scores, write_grid_report
+from indexmem.commands.report import NOT_RANKED, mirror_grid, print_report, print_scores, write_grid_report
 from indexmem.config.schema import Experiment
 from indexmem.config.spec import run_root
 from indexmem.engine.decode import CPU_BATCH_BYTES
@@ -18,7 +18,7 @@ from indexmem.progress.view import ProgressView, say
 from indexmem.provenance import provenance
 from indexmem.tracking.links import grid_links
 from indexmem.tracking.mlflow_sink import MlflowSink
-from indexmem.tracking.mlflow_store import public
+from indexmem.tracking.mlflow_store import is_server
 
 
 def evaluate_spec(experiment: Experiment, *, dry_run: bool = False, address: str | None = None) -> int:
@@ -91,7 +91,8 @@ def print_plan(experiment: Experiment, grid: GridPlan) -> int:
 
 def _finish(experiment: Experiment, grid: GridPlan) -> int:
     rows = grid.rows()
-    path = write_grid_report(experiment, grid, rows, grid_links(experiment))
+    links = grid_links(experiment, rows)
+    path = write_grid_report(experiment, grid, rows, links)
     sink = MlflowSink.open(experiment)
     where = None
     if sink is not None:
@@ -101,7 +102,8 @@ def _finish(experiment: Experiment, grid: GridPlan) -> int:
     gate = print_scores(experiment, rows)
     if failed:
         print(f"{failed} rows failed; the report lists why, and the same command tries them again.")
-    print(f"Report: {path}")
+    print_report(path)
     if where is not None and sink is not None:
-        print(f"MLflow: {public(sink.uri)}  run {where}  (look with `make ui` or `indexmem ui`)")
+        served = "" if is_server(sink.uri) else "  (served by `make ui` or `indexmem ui`)"
+        print(f"MLflow: {links.get('MLflow run', where)}{served}")
     return NOT_RANKED if gate.shortfalls else int(failed > 0)

@@ -7,6 +7,7 @@ weights, so the link holds wherever the folder was copied to, and for every spec
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +20,23 @@ from indexmem.config.spec import content_hash, flatten
 from indexmem.provenance import provenance
 from indexmem.tracking.mlflow_runs import NOTE_TAG, TRAINING_VIEW, Runs
 from indexmem.tracking.naming import MAX_PARAM, clip, metric_name, model_name, value_text
+from indexmem.tracking.note import link_line
 from indexmem.tracking.run_tags import common_tags, published_spec
 
 DISTILL_TAG, SPEC_TAG = "indexmem.distill_id", "indexmem.spec_id"
 NON_FINITE_TAG = "indexmem.non_finite"
+USED = "\nEvaluated by: "
+USED_TAG = "indexmem.used_by."  # followed by a grid's run id; the value is the grid's name and page
 WEIGHTS_TAG = "indexmem.weights."  # followed by the content hash of a module; the value is the module's name
 MODEL_TYPE = "indexmem"
 TRAINED_SECTIONS = {"model", "indexer", "memory", "target", "distill"}  # of the spec, that shape the weights
 DISTILL_NOTE = """\
 One run per training, with losses by step. What came of it is the run's logged model: a folder that
 `IndexMemPress.from_pretrained` loads, and from which one gets to the cells that used it.
+"""
+TRAINING_NOTE = """\
+Trains {modules} for {model}: {steps} steps of {sequences} sequences of {length} tokens. The losses are under *Model
+metrics*; the trained modules are this run's logged model.
 """
 MODEL_NOTE = """\
 Trained modules: {modules}. The metrics below are of the cells that used them. To use them elsewhere:
@@ -55,9 +63,11 @@ def send_training(
 ) -> Run:
     """Find or create the training's run, mark it running, and log the steps that it lacks."""
     spec = published_spec(experiment)
-    run = runs.find_or_create(DISTILL_TAG, distill_id, experiment.name)
+    began = int(time.time() * 1000) - work_ms(experiment, history)
+    run = runs.find_or_create(DISTILL_TAG, distill_id, experiment.name, began)
     tags = common_tags(experiment, "distill", [provenance()["git_commit"]])
     tags |= {"model": experiment.model.id, SPEC_TAG: content_hash(spec)}
+    tags[NOTE_TAG] = _training_note(experiment) + _used_by(run.data.tags)
     runs.publish(run, tags, {}, flatten(spec) | dict(params), tags)
     runs.go_on(run)
     rows = {int(row["step"]): row for row in history}  # of a step that occurs twice, the later row counts
@@ -72,6 +82,22 @@ def send_training(
     if lost:
         runs.tag(run, {NON_FINITE_TAG: ", ".join(lost)})
     return run
+
+
+def work_ms(experiment: Experiment, history: Sequence[Mapping[str, float]]) -> int:
+    """What the steps took, without loading and without pauses between two runs of one training."""
+    tokens = experiment.distill.sequences_per_step * experiment.distill.length
+    return int(1000 * sum(tokens / speed for row in history if (speed := row.get("tokens_per_second"))))
+
+
+def name_grid(trainings: Runs, models: Iterable[LoggedModel], grid: str, page: str) -> None:
+    """Have the notes of the models' trainings name a grid that used them: its run id, its name and page."""
+    for run_id in {model.source_run_id for model in models if model.source_run_id}:
+        run = trainings.client.get_run(run_id)
+        if run.data.tags.get(USED_TAG + grid) != page:
+            note = run.data.tags.get(NOTE_TAG, "").partition(USED)[0]
+            used = _used_by({**run.data.tags, USED_TAG + grid: page})
+            trainings.tag(run, {USED_TAG + grid: page, NOTE_TAG: note + used})
 
 
 def publish_checkpoint(
@@ -108,9 +134,32 @@ def models_with(runs: Runs | None, weights: Iterable[str]) -> dict[str, LoggedMo
 
 
 def model_links(models: Iterable[LoggedModel]) -> dict[str, str]:
-    """Text -> address within the UI, which shows a run only the models of its own experiment."""
-    pages = {model.model_id: f"#/experiments/{model.experiment_id}/models/{model.model_id}" for model in models}
-    return {f"Trained modules {name[:8]}": f"{page}?{TRAINING_VIEW}" for name, page in sorted(pages.items())}
+    """Text -> address within the UI, of each model and of its training: a run's page shows only models of its own
+    experiment.
+    """
+    found = {}
+    for model in sorted(models, key=lambda model: str(model.model_id)):
+        place = f"#/experiments/{model.experiment_id}"
+        found[f"Trained modules {model.model_id[:8]}"] = f"{place}/models/{model.model_id}?{TRAINING_VIEW}"
+        if model.source_run_id:
+            found[f"Training of {model.model_id[:8]}"] = f"{place}/runs/{model.source_run_id}?{TRAINING_VIEW}"
+    return found
+
+
+def _training_note(experiment: Experiment) -> str:
+    config = experiment.distill
+    return TRAINING_NOTE.format(
+        modules=" and ".join(config.modules),
+        model=experiment.model.id,
+        steps=config.schedule.steps,
+        sequences=config.sequences_per_step,
+        length=config.length,
+    )
+
+
+def _used_by(tags: Mapping[str, str]) -> str:
+    pages = [tags[tag].rpartition(" ") for tag in sorted(tags) if tag.startswith(USED_TAG)]
+    return f"{USED}{link_line({name: page for name, _, page in pages})}" if pages else ""
 
 
 def _model_tagged(runs: Runs, tag: str, value: str | None = None) -> LoggedModel | None:

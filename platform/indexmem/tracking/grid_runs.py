@@ -13,7 +13,7 @@ from indexmem.config.schema import Experiment
 from indexmem.config.spec import content_hash
 from indexmem.results.summary import Summary
 from indexmem.tracking.cells import CellSummary, grid_metrics, in_order, score_curves
-from indexmem.tracking.distill_runs import SPEC_TAG, model_links, models_with
+from indexmem.tracking.distill_runs import SPEC_TAG, model_links, models_with, name_grid
 from indexmem.tracking.mlflow_runs import NOTE_TAG, PARENT_TAG, Point, Runs
 from indexmem.tracking.note import grid_note, link_line
 from indexmem.tracking.run_tags import common_tags, job_links, published_params, published_spec
@@ -32,9 +32,9 @@ def spec_id(experiment: Experiment) -> str:
     return content_hash(published_spec(experiment))
 
 
-def open_grid(runs: Runs, experiment: Experiment) -> Run:
-    """The spec's run; a new one has the state RUNNING until `publish_grid` is through."""
-    return runs.find_or_create(SPEC_TAG, spec_id(experiment), experiment.name)
+def open_grid(runs: Runs, experiment: Experiment, began: int | None = None) -> Run:
+    """The spec's run; a new one has the state RUNNING until `publish_grid` is through, and its work began then (ms)."""
+    return runs.find_or_create(SPEC_TAG, spec_id(experiment), experiment.name, began)
 
 
 def publish_grid(
@@ -51,7 +51,7 @@ def publish_grid(
     `trainings` are the runs whose logged models the cells may have used; `artifacts` maps paths inside the run to files
     or folders; `verdict` is Markdown that opens the run's note.
     """
-    parent = open_grid(runs, experiment)
+    parent = open_grid(runs, experiment, min((cell.began_at for cell in cells if cell.began_at), default=None))
     children: dict[str, Run] = {}
     for run in runs.tagged(PARENT_TAG, parent.info.run_id):
         children.setdefault(run.data.tags.get(CELL_TAG, ""), run)
@@ -72,7 +72,9 @@ def publish_grid(
     runs.publish(parent, [metrics, tags, note], metrics, params, shown, send_inputs_and_curves)
     spec = yaml.safe_dump(published_spec(experiment), sort_keys=False, allow_unicode=True)
     runs.attach(parent, artifacts, {"spec.yaml": spec})
-    runs.end(parent)
+    runs.end(parent, at=max((cell.measured_at for cell in cells), default=0) or None)
+    if trainings is not None:
+        name_grid(trainings, models.values(), parent.info.run_id, f"{experiment.name} {runs.page(parent)}")
     return parent
 
 
@@ -93,7 +95,9 @@ def _publish_cell(
     if used:
         tags[NOTE_TAG] = link_line(model_links(found))
     name = f"{cell.identity['method']} {cell.budget} {cell.identity['benchmark']}"
-    published = run or runs.create(name, {PARENT_TAG: parent.info.run_id, CELL_TAG: cell.cell_id})
+    published = run or runs.create(
+        name, {PARENT_TAG: parent.info.run_id, CELL_TAG: cell.cell_id}, cell.began_at or None
+    )
 
     def send_inputs() -> None:
         (dataset,) = _datasets([cell])
@@ -108,7 +112,7 @@ def _publish_cell(
             runs.client.log_batch(published.info.run_id, metrics=scores)
 
     runs.publish(published, [cell.metrics, params, cell.git_commit, used], cell.metrics, params, tags, send_inputs)
-    runs.end(published)
+    runs.end(published, at=cell.measured_at or None)
 
 
 def _new_points(runs: Runs, run: Run, points: Sequence[Point]) -> list[Point]:

@@ -6,9 +6,11 @@ import socket
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+import pyarrow as pa
 from mlflow.exceptions import MlflowException
 
 from indexmem.config.schema import Experiment
+from indexmem.tracking.cells import began_at
 from indexmem.tracking.mlflow_sink import MlflowSink
 from indexmem.tracking.mlflow_store import is_server, open_store, public
 from indexmem.tracking.run_tags import job_links
@@ -17,14 +19,14 @@ LOCAL_UI = "http://127.0.0.1:5000"  # where `make ui` and `indexmem ui` serve a 
 REACH_SECONDS = 2.0  # MLflow's own client tries for much longer
 
 
-def grid_links(experiment: Experiment) -> dict[str, str]:
-    """Text -> address, for a report that is written before its run is published. Makes the run if there is none.
+def grid_links(experiment: Experiment, rows: pa.Table) -> dict[str, str]:
+    """Text -> address, for a report of `rows` that is written before its run is published; makes the run if need be.
 
     Empty where there is nothing to link: tracking is off or does not answer, and no submitted job runs this process.
     """
     links = {}
     sink = MlflowSink.open(experiment)
-    page = sink.grid_page(experiment) if sink else None
+    page = sink.grid_page(experiment, began_at(rows)) if sink else None
     if sink is not None and page is not None:
         server = public(sink.uri).rstrip("/") if is_server(sink.uri) else LOCAL_UI
         links["MLflow run"] = f"{server}/{page}"

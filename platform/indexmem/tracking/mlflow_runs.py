@@ -78,7 +78,7 @@ class Runs:
             if not token:
                 return
 
-    def find_or_create(self, tag: str, value: str, name: str) -> Run:
+    def find_or_create(self, tag: str, value: str, name: str, began: int | None = None) -> Run:
         """The oldest run with the tag, so that two writers who both created one agree from then on.
 
         A new one is called `name`, or has the value behind it where a run of this name is there already.
@@ -86,10 +86,11 @@ class Runs:
         if (found := next(self.tagged(tag, value), None)) is not None:
             return found
         taken = self.client.search_runs([self.experiment_id], f"attributes.run_name = '{name}'", max_results=1)
-        return self.create(f"{name}-{value[:6]}" if taken else name, {tag: value})
+        return self.create(f"{name}-{value[:6]}" if taken else name, {tag: value}, began)
 
-    def create(self, name: str, tags: Mapping[str, str]) -> Run:
-        return self.client.create_run(self.experiment_id, tags=dict(tags), run_name=name)
+    def create(self, name: str, tags: Mapping[str, str], began: int | None = None) -> Run:
+        """`began`: when its work did, ms since 1970; by default now."""
+        return self.client.create_run(self.experiment_id, began, dict(tags), name)
 
     def publish(
         self,
@@ -134,10 +135,10 @@ class Runs:
         texts = [RunTag(key, clip(text, MAX_TAG)) for key, text in tags.items()]
         self.client.log_batch(run.info.run_id, tags=texts)
 
-    def end(self, run: Run, status: str = FINISHED) -> None:
-        """Set the status at which the run's work has ended."""
-        if run.info.status != status:
-            self.client.set_terminated(run.info.run_id, status)
+    def end(self, run: Run, status: str = FINISHED, at: int | None = None) -> None:
+        """Set the status at which the run's work has ended, and when (ms since 1970; by default now)."""
+        if run.info.status != status or at not in (None, run.info.end_time):
+            self.client.set_terminated(run.info.run_id, status, at)
 
     def go_on(self, run: Run) -> None:
         """Say that the run's work is under way."""

@@ -63,11 +63,13 @@ class MlflowSink:
             )
         return cls(uri, root)
 
-    def grid_page(self, experiment: Experiment) -> str | None:
-        """Where the UI shows the run that `publish_grid` fills, from the UI's root; made if there is none yet."""
+    def grid_page(self, experiment: Experiment, began: int | None = None) -> str | None:
+        """Where the UI shows the run that `publish_grid` fills, from the UI's root; made if there is none yet, as one
+        whose work began then (ms since 1970).
+        """
         with self._mirroring(), self._turn(grid_runs.spec_id(experiment)):
             runs = self._runs(experiment, "eval", grid_runs.GRID_NOTE)
-            return runs.page(grid_runs.open_grid(runs, experiment))
+            return runs.page(grid_runs.open_grid(runs, experiment, began))
         return None
 
     def publish_grid(
@@ -117,7 +119,8 @@ class MlflowSink:
             if finished and checkpoint is not None:
                 distill_runs.publish_checkpoint(runs, run.info.run_id, experiment, distill_id, checkpoint)
             if finished:
-                runs.client.set_terminated(run.info.run_id)
+                ended = run.info.start_time + distill_runs.work_ms(experiment, history)
+                runs.client.set_terminated(run.info.run_id, end_time=ended)
             return runs.url(run)
         return None
 
