@@ -56,15 +56,18 @@ def training_status(experiment: Experiment, history: Sequence[MetricRow]) -> Run
     if not history:
         return RunStatus("steps", total, actors=config.workers, note="waiting for the first step")
     done = int(history[-1]["step"]) + 1
-    recent, steady = history[-RECENT:], history[1:][-RECENT:]  # the first step waits for all that is loaded
+    recent = history[-RECENT:]
     tokens_per_second = sum(row["tokens_per_second"] for row in recent) / len(recent)
     rate = tokens_per_second / step_tokens(experiment)
+    # Seconds a step, without the first, which waits for all that is loaded.
+    taken = [step_tokens(experiment) / row["tokens_per_second"] for row in history[1:][-RECENT:]]
+    halves = taken[: len(taken) // 2], taken[len(taken) // 2 :]
     return RunStatus(
         "steps",
         total,
         done,
         rate=rate,
-        left_seconds=left_at(total - done, [row["tokens_per_second"] / step_tokens(experiment) for row in steady]),
+        left_seconds=left_at(total - done, [len(half) / sum(half) for half in halves if half]),
         actors=config.workers,
         tokens_per_second=tokens_per_second,
         measured=recent_losses(history),
