@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from report_rows import ATTACK, BUDGETS, METHODS, MIXED, make_history, make_retention, make_rows
+from report_rows import ATTACK, BUDGETS, METHODS, MIXED, make_history, make_retention, make_row, make_rows
 from report_zoo import many_rows, zoo_rows
 
 from indexmem.config.schema import Experiment
@@ -202,6 +202,29 @@ def test_fidelity_is_shown_where_it_was_measured(tmp_path: Path) -> None:
     assert figures_drawn(page) == figures_there(page)
     assert "0.125" in page.text
     assert "90.0%" in page.text
+
+
+def test_long_answers_have_their_length_and_several_pass_at_k(tmp_path: Path) -> None:
+    held = {"decode_kept_mean": 9.0, "decode_kept_max": 12, "truncated": False}
+    rows = [
+        make_row(method, budget, "maths", n, float(n % 3 == 0), repeat=k, new_tokens=400 + n + extra, **held)
+        for method, budget, extra in (("full", 0.0, 0), ("knorm", 0.5, 70))
+        for n in range(6)
+        for k in range(2)
+    ]
+    folder = tmp_path / "report"
+    table = pa.Table.from_pylist(rows, schema=ROW_SCHEMA)
+    page = Page(
+        write_report(
+            Experiment(), table, RETENTION_SCHEMA.empty_table(), tmp_path / "report.html", [], folder=folder
+        ).read_text()
+    )
+    assert "More than full" in page.text
+    assert "+70" in page.text
+    assert "pass@2" in page.text
+    lines = (folder / "answers.csv").read_text().splitlines()
+    assert len(lines) == 1 + 2 + 1 + 2 * 2  # lengths, one difference, pass@1 and pass@2
+    assert any(line.startswith("smollm2-135m-instruct,tokens over the full cache's,knorm,50%,70.0") for line in lines)
 
 
 def test_ten_thousand_cells_stay_a_small_page(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def test_a_grid_becomes_a_parent_with_one_child_per_cell(root: Path, monkeypatch
     expected_tags = {"spec": "grid-test", "method": "snapkv(window=64)", "budget": "50%", "benchmark": "niah"}
     assert (expected_tags | {"ratio": "0.5", "model": "tiny", "git_commit": "abc"}).items() <= child.data.tags.items()
     assert child.data.tags["ray.submission_id"] == "nightly-1"
+    assert child.data.tags["grid.protocol"] == parent.data.tags["grid.protocol"] == "agnostic"
 
     assert parent.data.metrics["score/snapkv_window_64/r0.50"] == pytest.approx(1 / 3)
     assert "| knorm |" in parent.data.tags[NOTE_TAG]
