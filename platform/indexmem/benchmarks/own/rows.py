@@ -72,9 +72,9 @@ def check_own_row(row: BenchmarkRow, where: str) -> None:
     for number, turn in enumerate(row.get("turns") or (), start=2):
         check_turn(turn, row, f"{where}, turn {number}")
     for field in ("answers", "options"):
-        kind = (str, int) if field == "answers" and row.get("options") is not None else str
+        by_place = field == "answers" and row.get("options") is not None
         for text in row.get(field) or ():
-            check_type(text, kind, f"{where}: each of '{field}'")
+            check_type(text, (str, int) if by_place else str, f"{where}: each of '{field}'")
     if not row["answers"]:
         raise UserError(f"{where}: 'answers' must list one text at least.")
     if row.get("max_new_tokens") is not None and row["max_new_tokens"] < 1:
