@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from null_grid import null_assignment, null_samples, null_spec
+from tiny_models import tiny_backbone
+from tiny_tokenizers import SENTENCES
 
+from indexmem.benchmarks.base import Sample
+from indexmem.config.budget import Budget
+from indexmem.config.load import validate
+from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.examples import MOST_LOSSES, Losses, retention_rows, token_texts
+from indexmem.evaluate.work import GridCell, Task, Unit
 from indexmem.eviction.context import RowCache
 from indexmem.results.head_bits import kept_by_head
 from indexmem.results.parts import validated
@@ -77,3 +89,36 @@ def test_a_row_says_which_head_kept_which_token() -> None:
     assert kept_LHT.astype(int).tolist() == [[[1, 0, 1], [0, 1, 0]], [[1, 1, 0], [1, 0, 1]]]
     assert found["retention"] == pytest.approx([0.75, 0.5, 0.5])
     assert found["tokens"] == ["a", "b", "c"]
+
+
+def test_what_cells_kept_of_a_sample_that_they_lose_is_stored_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = {"methods": ["full", "knorm"], "ratios": [0.8]}
+    spec = validate({"eviction": {"sinks": 2}, "grid": grid}, "test")
+    methods = {config.label: config for config in spec.grid.methods}
+    provenance = {"git_commit": "", "versions": {}, "host": ""}
+    evaluator = CellEvaluator.load(spec, methods, None, provenance, tiny_backbone())
+    found = [
+        GridCell(label, config, Budget.of_ratio(ratio), "niah_single_1", "b", "")
+        for (label, config), ratio in zip(methods.items(), (0.0, 0.8))
+    ]
+    scores = iter([1.0, 1.0, 1.0, 0.0, 1.0, 0.0])  # of full cache and knorm: equal, lost, lost again
+    monkeypatch.setattr(
+        type(evaluator.benchmarks["niah_single_1"]), "score", lambda benchmark, text, sample: next(scores)
+    )
+    stored = []
+    for index in range(3):
+        text = " ".join(SENTENCES[:4])
+        sample = Sample(f"niah_single_1/{index}", "niah_single_1", text, "what?", "", ("x",), 4)
+        rows, retention = evaluator.evaluate([Task(sample, tuple(found))])
+        assert [row["status"] for row in rows] == ["ok", "ok"]
+        stored.append([row["cell_id"] for row in retention])
+    assert stored == [[], ["full", "knorm"], []]
+
+
+def test_further_methods_keep_what_is_kept_of_a_sample_already(tmp_path: Path) -> None:
+    spec = null_spec(tmp_path, "grid.samples=6", "grid.benchmarks=[null_a]")
+    assignment = null_assignment(spec)
+    unit = Unit.of("null_a", tuple(range(6)), np.ones((6, len(assignment.cells["null_a"])), bool))
+    known = replace(assignment, examples=frozenset({null_samples(spec)["null_a"][4].id}))
+    asked = [[task.keep_retention for task in one.tasks(unit)] for one in (assignment, known)]
+    assert asked == [[True, True, False, False, False, False], [True, True, False, False, True, False]]

@@ -34,6 +34,7 @@ def test_the_run_has_the_report_with_its_numbers_and_tells_the_verdict(root: Pat
     assert (folder / "grid-test.html").read_text() == "<p>report</p>"
     assert (folder / "grid-test" / "scores.csv").read_text() == "mean"
     note = client(root).get_run(run_id).data.tags[NOTE_TAG]
+    assert "`#samples&method=indexmem&budget=90%25`" in note, "what to type behind the report's address"
     assert note.startswith(f"**{verdict(summarise(grid)).headline}**\n\n[Report grid-test.html](#/experiments/")
 
 

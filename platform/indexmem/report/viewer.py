@@ -69,7 +69,7 @@ def find_tokens(tokens: Sequence[str], texts: Sequence[str]) -> list[int]:
 def _in_turn(recorded: Mapping[str, Any]) -> list[str]:
     """Sample ids: the first of each benchmark, then the second of each."""
     seen: dict[str, int] = {}
-    places = []
+    places: list[tuple[int, int, str]] = []
     for sample_id in sorted(recorded, key=natural):
         benchmark = sample_id.rpartition("/")[0]
         seen[benchmark] = seen.get(benchmark, 0) + 1
