@@ -63,6 +63,7 @@ def autoscaling(port: int) -> dict:
     } | {name: [] for name in lists}
 
 
+@pytest.mark.slow  # the jobs of test_submit.py wait for nodes, too; here an autoscaler starts them
 def test_nodes_are_asked_for_and_waited_for_and_what_no_node_can_hold_is_refused_in_time(tmp_path):
     (port,) = free_ports(1)
     config = tmp_path / "cluster.yaml"

@@ -47,7 +47,7 @@ def assert_equal_to_the_reference(target, again, key_BHLd, **options):
     torch.testing.assert_close(target.cpu().double(), expected, **TOLERANCE)
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(
     lengths=st.lists(st.integers(1, 150), min_size=1, max_size=3),
     request=st.sampled_from([0, 3, 70]),

@@ -36,7 +36,7 @@ SCHEMA = pa.schema([("text", pa.large_string())])
 
 @dataclass(frozen=True)
 class TextCorpus:
-    """The documents of one text, and the hash of their content (models/texts.py)."""
+    """The documents of one text, and the hash of their content (texts/documents.py)."""
 
     documents: Sequence[str]
     fingerprint: str

@@ -14,7 +14,7 @@ from indexmem.config.spec import run_root
 from indexmem.distill.runs import DistillRun
 from indexmem.evaluate.grid import plan
 from indexmem.evaluate.local import evaluate_here
-from indexmem.eviction.methods.names import needs_training
+from indexmem.evaluate.settings import trains_first
 from indexmem.locks.leases import hold
 from indexmem.models.backbone import Backbone, load_backbone
 from indexmem.results.schema import OK
@@ -86,8 +86,7 @@ def perform(spec: Experiment, runner: TrialRunner, provenance: Mapping[str, Any]
 def trains(spec: Experiment) -> bool:
     """Whether trials train: where a loss decides, or the grid evaluates what no checkpoint is named for."""
     losses = any(objective.metric.split("/")[0] not in GRID_MEASURES for objective in spec.sweep.objectives)
-    learned = any(needs_training(method) for method in spec.grid.methods) and spec.indexer.checkpoint is None
-    return losses or spec.sweep.scheduler == "asha" or learned
+    return losses or spec.sweep.scheduler == "asha" or trains_first(spec)
 
 
 def evaluates(spec: Experiment) -> bool:
