@@ -74,7 +74,7 @@ def test_the_suites_have_the_published_sets():
     assert len(make("longbench_e")) == len(SETS_E) == 13
     assert sum(benchmark.size for benchmark in make("longbench")) == 4750
     assert {b.name for b in make("longbench_e", sets=["qasper", "lcc"])} == {"longbench_e_qasper", "longbench_e_lcc"}
-    with pytest.raises(UserError, match=r"no set 'qasperr' here. Did you mean 'qasper'"):
+    with pytest.raises(UserError, match=r"no set 'qasperr'. Did you mean 'qasper'"):
         make("longbench", sets=["qasperr"])
     with pytest.raises(UserError, match="no set 'narrativeqa' here"):
         make("longbench_e", sets=["narrativeqa"])

@@ -4,6 +4,8 @@ import json
 
 import pytest
 from grids import remaining
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tiny_models import save_tiny_model
 
 from indexmem.benchmarks.base import Sample
@@ -31,6 +33,21 @@ def test_accuracies_are_by_likelihood_and_by_likelihood_per_character():
     assert others["probability"] == pytest.approx(share[1] / sum(share))
 
 
+@given(st.lists(st.floats(-60, 0), min_size=2, max_size=6), st.floats(-30, 30))
+@settings(max_examples=40, deadline=None)
+def test_what_all_options_have_more_or_less_plays_no_part(likelihoods, shift):
+    options = tuple(f" {'ab'[i % 2] * 3}{i}" for i in range(len(likelihoods)))  # of equal lengths
+    sample = Sample("jsonl/0", "jsonl", "x", "?", "", (options[1],), 1, options=options)
+    benchmark = JsonlBenchmark(name="jsonl", path="", max_new_tokens=1)
+    row, moved = (scored_options(benchmark, each, sample) for each in (likelihoods, [n + shift for n in likelihoods]))
+    others, after = (json.loads(each["other_scores"]) for each in (row, moved))
+    assert 0 <= others["probability"] <= 1
+    assert after["probability"] == pytest.approx(others["probability"], abs=1e-9)
+    best = sorted(likelihoods)
+    if best[-1] - best[-2] > 1e-6:
+        assert row["score"] == moved["score"] == others["acc_norm"]
+
+
 def test_a_grid_has_rows_of_both_kinds(tmp_path):
     rows = [CHOICE, {"context": CONTEXT, "question": "Why?", "answers": ["x"]}]
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -48,6 +65,7 @@ def test_a_grid_has_rows_of_both_kinds(tmp_path):
     methods = {config.label: config for config in experiment.grid.methods}
     provenance = {"git_commit": "", "versions": {}, "host": ""}
     planned = plan(experiment)
+    assert plan(experiment).samples == planned.samples, "as they are read from the cache"
     found, _ = CellEvaluator.load(experiment, methods, None, provenance).evaluate(remaining(planned))
     planned.store.append(found, planned.partitions[0])
     stored = planned.store.read(planned.partitions).to_pylist()

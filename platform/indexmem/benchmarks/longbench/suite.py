@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from indexmem.benchmarks.longbench.metrics import classification, classification
 from indexmem.benchmarks.longbench.prompts import Parts, Protocol, kvpress, official, without_end, without_middle
 from indexmem.benchmarks.longbench.sets import ITEMS_E, SETS, SETS_E, USUAL_ITEMS_E, SetSpec, bucket
 from indexmem.benchmarks.longbench.source import HUB, read_items
+from indexmem.benchmarks.published.suite import check_sets
 from indexmem.benchmarks.rows import BenchmarkRow
 from indexmem.config.spec import content_hash
 from indexmem.errors import UserError
@@ -135,11 +135,7 @@ def _suite(keys: Sequence[str], more: bool) -> Callable[..., Sequence[Benchmark]
         compat: bool = True,
         limit: PositiveInt | None = None,
     ) -> Sequence[Benchmark]:
-        unknown = [key for key in sets if key not in keys]
-        if unknown:
-            near = difflib.get_close_matches(unknown[0], keys, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
-            raise UserError(f"LongBench has no set '{unknown[0]}' here.{hint} Sets: {', '.join(keys)}.")
+        check_sets("LongBench-E" if more else "LongBench", sets, keys, {})
         return tuple(_benchmark(key, more, path, protocol, compat, limit) for key in sets)
 
     return suite

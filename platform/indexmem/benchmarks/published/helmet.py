@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from indexmem.benchmarks.longbench.metrics import plain_words
-from indexmem.benchmarks.published.suite import PromptBenchmark, PublishedSet, chosen_sets
+from indexmem.benchmarks.published.suite import PromptBenchmark, PublishedSet, check_sets
 from indexmem.benchmarks.rows import BenchmarkRow, FieldTypes, PublishedRows
 from indexmem.benchmarks.scorers import string_match_all
 from indexmem.errors import UserError
@@ -87,7 +87,7 @@ def helmet_recall(
     sets: tuple[str, ...] = tuple(RECALL),
 ) -> Sequence[PromptBenchmark]:
     """The sets named, at HELMET's `length`, which Llama-2's tokenizer counted; `path`: the folder of its data."""
-    chosen_sets("HELMET's recall", sets, RECALL, {})
+    check_sets("HELMET's recall", sets, RECALL, {})
     if not path:
         raise UserError("HELMET's files are no data set that can be read from the hub. Give path=FOLDER of them.")
     return tuple(

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from indexmem.benchmarks.longbench.metrics import qa_f1
-from indexmem.benchmarks.published.suite import PromptBenchmark, PublishedSet, chosen_sets, texts_of
+from indexmem.benchmarks.published.suite import PromptBenchmark, PublishedSet, check_sets, texts_of
 from indexmem.benchmarks.rows import BenchmarkRow, FieldTypes, PublishedRows
 from indexmem.benchmarks.scbench.sets import characters_f1, first_number, letter
 
@@ -180,7 +180,7 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType({"longbook_sum_eng": "scored by r
 
 def infinitebench(*, path: str = HUB, sets: tuple[str, ...] = tuple(SETS)) -> Sequence[PromptBenchmark]:
     """The sets named; `path`: a hub id, or a folder with <set>.jsonl files."""
-    chosen_sets("InfiniteBench", sets, SETS, LEFT_OUT)
+    check_sets("InfiniteBench", sets, SETS, LEFT_OUT)
     return tuple(
         PromptBenchmark(
             name=f"infinitebench_{name}",

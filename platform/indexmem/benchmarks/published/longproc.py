@@ -19,7 +19,7 @@ from typing import Any, Literal
 import yaml
 
 from indexmem.benchmarks.longbench.metrics import plain_words
-from indexmem.benchmarks.published.suite import PromptBenchmark, PublishedSet, chosen_sets
+from indexmem.benchmarks.published.suite import PromptBenchmark, PublishedSet, check_sets
 from indexmem.benchmarks.rows import BenchmarkRow, FieldTypes, PublishedRows
 from indexmem.files import expanded
 from indexmem.texts.rows import readable
@@ -160,7 +160,7 @@ def longproc(
     *, path: str, sets: tuple[str, ...] = tuple(PROCEDURES), size: Literal["0.5k", "2k", "8k"] = "0.5k"
 ) -> Sequence[PromptBenchmark]:
     """The sets named, with right answers of up to `size` tokens; `path`: the folder `data` of its repository."""
-    chosen_sets("LongProc", sets, PROCEDURES, LEFT_OUT)
+    check_sets("LongProc", sets, PROCEDURES, LEFT_OUT)
     folders = {name: expanded(path) / name for name in sets}
     return tuple(
         LongProc(

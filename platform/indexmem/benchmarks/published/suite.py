@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
@@ -200,10 +201,12 @@ def texts_of(answer: Any) -> tuple[str, ...]:
     return tuple(map(str, answer)) if isinstance(answer, list | tuple) else (str(answer),)
 
 
-def chosen_sets(suite: str, names: Sequence[str], sets: Mapping[str, Any], left_out: Mapping[str, str]) -> None:
-    """Raises UserError for a set that there is not, or that is left out, with the reason."""
+def check_sets(suite: str, names: Sequence[str], sets: Collection[str], left_out: Mapping[str, str]) -> None:
+    """Raises UserError for a set that there is not, with the nearest one, or that is left out, with the reason."""
     for name in names:
         if name in left_out:
             raise UserError(f"{suite}'s set '{name}' is not here: it is {left_out[name]}. Sets: {', '.join(sets)}.")
         if name not in sets:
-            raise UserError(f"{suite} has no set '{name}'. Sets: {', '.join(sets)}.")
+            near = difflib.get_close_matches(name, sets, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise UserError(f"{suite} has no set '{name}'.{hint} Sets: {', '.join(sets)}.")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from indexmem.benchmarks.base import BuildContext, Sample
-from indexmem.benchmarks.published.suite import PublishedBenchmark, RowQuestion, TooLong, chosen_sets, texts_of
+from indexmem.benchmarks.published.suite import PublishedBenchmark, RowQuestion, TooLong, check_sets, texts_of
 from indexmem.benchmarks.rows import BenchmarkRow, PublishedRows
 from indexmem.benchmarks.scbench.sets import LEFT_OUT, SHARED_SETS, SCBenchSet
 from indexmem.errors import UserError
@@ -89,7 +89,7 @@ def scbench(
     *, path: str = HUB, sets: tuple[str, ...] = tuple(SHARED_SETS), mode: Asking = "requests", turns: int = 100
 ) -> Sequence[PublishedBenchmark]:
     """The sets named; `turns`: questions about a context, at most."""
-    chosen_sets("SCBench", sets, SHARED_SETS, LEFT_OUT)
+    check_sets("SCBench", sets, SHARED_SETS, LEFT_OUT)
     return tuple(
         SCBench(
             name=f"scbench_{name}" if mode == "requests" else f"scbench_turns_{name}",
