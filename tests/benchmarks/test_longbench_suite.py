@@ -76,7 +76,7 @@ def test_the_suites_have_the_published_sets():
     assert {b.name for b in make("longbench_e", sets=["qasper", "lcc"])} == {"longbench_e_qasper", "longbench_e_lcc"}
     with pytest.raises(UserError, match=r"no set 'qasperr'. Did you mean 'qasper'"):
         make("longbench", sets=["qasperr"])
-    with pytest.raises(UserError, match="no set 'narrativeqa' here"):
+    with pytest.raises(UserError, match="LongBench-E has no set 'narrativeqa'"):
         make("longbench_e", sets=["narrativeqa"])
 
 
