@@ -204,6 +204,10 @@ def test_longproc_reads_its_prompts_and_scores_as_its_evaluators(tmp_path, name)
     (folder / f"{name}_2k.json").write_text(json.dumps([PROCEDURES[name]]))
     (benchmark,) = make("longproc", path=str(tmp_path), sets=[name], size="2k")
     assert benchmark.max_new_tokens == 3072
+    if name == "html_to_tsv":
+        (folder / f"{name}_8k.json").write_text(json.dumps([PROCEDURES[name] | {"html_path": "webpage/2.html"}]))
+        with pytest.raises(UserError, match=r"2.html' cannot be read"):
+            list(make("longproc", path=str(tmp_path), sets=[name], size="8k")[0].samples(1, build(20_000)))
     (sample,) = benchmark.samples(2, build(6000))
     assert sample.context.endswith(BOOK)
     assert "{{" not in sample.question
@@ -256,4 +260,19 @@ def test_bad_rows_of_a_list_are_named(tmp_path, text, said):
     (tmp_path / "data.json").write_text(text)
     (benchmark,) = make("longbench_v2", path=str(tmp_path))
     with pytest.raises(UserError, match=said):
+        list(benchmark.samples(1, build()))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("longbook_choice_eng", {"options": None}, "is not as published"),
+        ("code_debug", {"answer": ["nothing"]}, "is not as published .ValueError: 'nothing' is not in list"),
+        ("code_run", {"input": "no call"}, "is not as published .IndexError"),
+    ],
+)
+def test_a_row_that_cannot_be_asked_is_shown(tmp_path, name, changes, said):
+    jsonl(tmp_path / f"{name}.jsonl", {"id": 7, "context": BOOK, **INFINITE[name], **changes})
+    (benchmark,) = make("infinitebench", path=str(tmp_path), sets=[name])
+    with pytest.raises(UserError, match=rf"'infinitebench_{name}': a row of .*{said}.*begins ..id.: 7"):
         list(benchmark.samples(1, build()))

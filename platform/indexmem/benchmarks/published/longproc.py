@@ -147,13 +147,14 @@ class LongProc(PromptBenchmark):
         with readable(path), path.open(encoding="utf-8") as file:
             return str(yaml.safe_load(file)["USER_PROMPT"])
 
-    def _halves(self, row: BenchmarkRow) -> tuple[str, str]:
-        page = row.get("html_path")
-        if page is None:
-            return super()._halves(row)
-        path = Path(self.folder) / page
-        with readable(path):
-            return super()._halves(row | {"html_str": path.read_text(encoding="utf-8")})
+    def fields_of(self, row: BenchmarkRow) -> Mapping[str, Any]:
+        """With the web page that a row names. Raises UserError where there is none."""
+        fields = super().fields_of(row)
+        if "html_path" not in row:
+            return fields
+        page = Path(self.folder) / row["html_path"]
+        with readable(page):
+            return {**fields, "html_str": page.read_text(encoding="utf-8")}
 
 
 def longproc(

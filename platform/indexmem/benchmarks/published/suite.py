@@ -167,12 +167,16 @@ class PromptBenchmark(PublishedBenchmark):
 
     def context_of(self, row: BenchmarkRow, prompt: PromptFormat, build: BuildContext) -> str:
         """The prompt up to the end of its document."""
-        return self._halves(row)[0]
+        return self._parts(row)[0]
 
     def questions_of(self, row: BenchmarkRow, prompt: PromptFormat, build: BuildContext) -> Sequence[RowQuestion]:
         """The rest of it."""
-        labels = {label: row[name] for label, name in self.spec.labels.items()}
-        return (RowQuestion(self._halves(row)[1], texts_of(self.spec.fields(row)[self.spec.right]), labels),)
+        _, question, right = self._parts(row)
+        return (RowQuestion(question, right, {label: row[name] for label, name in self.spec.labels.items()}),)
+
+    def fields_of(self, row: BenchmarkRow) -> Mapping[str, Any]:
+        """What the prompt is filled with."""
+        return self.spec.fields(row)
 
     def score(self, prediction: str, sample: Sample) -> float:
         """The set's own."""
@@ -183,17 +187,23 @@ class PromptBenchmark(PublishedBenchmark):
         return {name: score(prediction, sample.references) for name, score in self.spec.others.items()}
 
     def ingredients(self, build: BuildContext) -> Mapping[str, Any]:
-        """The prompts, rows' texts included."""
-        return {
-            "prompts": content_hash(
-                [[*self._halves(row), self.spec.fields(row)[self.spec.right]] for row in self.chosen]
-            )
-        }
+        """The prompts, rows' texts included, and the right answers."""
+        return {"prompts": content_hash([self._parts(row) for row in self.chosen])}
 
-    def _halves(self, row: BenchmarkRow) -> tuple[str, str]:
-        fields, mark = self.spec.fields(row), f"{{{self.spec.document}}}"
-        before, _, after = self.prompt.partition(mark)
-        return before.format(**fields) + str(fields[self.spec.document]), after.format(**fields)
+    def _parts(self, row: BenchmarkRow) -> tuple[str, str, tuple[str, ...]]:
+        """Context, question and right answers. Raises UserError for a row that lacks something."""
+        before, _, after = self.prompt.partition(f"{{{self.spec.document}}}")
+        try:
+            fields = self.fields_of(row)
+            context = before.format(**fields) + str(fields[self.spec.document])
+            return context, after.format(**fields), texts_of(fields[self.spec.right])
+        except UserError:
+            raise
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"Benchmark '{self.name}': a row of {self.rows.path} is not as published ({type(error).__name__}: "
+                f"{error}). It begins {row!r:.200}."
+            ) from None
 
 
 def texts_of(answer: Any) -> tuple[str, ...]:
