@@ -63,9 +63,10 @@ def _likelihoods(
 
 def _answer(row: DecodeRow, likelihoods: dict[tuple[int, ...], float], seconds: float, batch: int) -> Answer:
     lengths = [length for layer in range(len(row.cache.kept_HK)) for length in row.cache.lengths(layer)]
+    likeliest = max(row.options, key=lambda option: likelihoods[option])
     read = len(row.question_ids) + max(map(len, row.options)) - 1
     return Answer(
-        list(max(likelihoods, key=lambda option: likelihoods[option])),
+        list(likeliest),
         True,
         sum(lengths) / len(lengths) + read,
         max(lengths) + read,
