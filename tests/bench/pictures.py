@@ -40,8 +40,6 @@ def of_report(chrome: Chrome, report: Path) -> None:
     page.screenshot(IMAGES / "report-verdict.png")
     page.click("#verdict .findings li:last-child .open")
     page.until("location.hash.startsWith('#samples')")
-    page.choose("#see-order", "losses")
-    page.until("location.hash.includes('order=losses')")
     page.screenshot(IMAGES / "report-samples.png")
     page.click("#see-list .sample-head .open")
     page.until("location.hash.startsWith('#kept')")

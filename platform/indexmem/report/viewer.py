@@ -21,7 +21,7 @@ from indexmem.results.head_bits import BITS_SINCE, kept_by_head
 from indexmem.results.schema import FULL_LABEL, KEY, OK
 
 MAX_VALUES = 4_000_000  # token shares in one report
-MAX_LAYER_VALUES = 16_000_000  # the same by layer: about 3 MB of HTML, since most layers repeat themselves
+MAX_LAYER_VALUES = 8_000_000  # the same by layer, for six heads: about 3 MB of HTML
 MIN_MARK = 4  # shorter references match by chance all over a context
 MAX_ANSWER = 600  # characters of one shown answer
 ANSWER = ("sample_id", "method", "budget", "status", "score", "prediction", "memory_bytes")
@@ -44,7 +44,8 @@ def viewer_data(rows: pa.Table, retention: pa.Table, methods: Sequence[str]) -> 
         if samples and values + size > MAX_VALUES:
             continue
         values += size
-        by_layer += size * len(retention["kept_heads"][first].as_py() or ())
+        layers, heads = (retention[name][first].as_py() for name in ("kept_heads", "kv_heads"))
+        by_layer += size * len(layers or ()) * -(-(heads or 0) // 6)
         sample = _sample(rows, retention, sample_id, cells, layers=by_layer <= MAX_LAYER_VALUES)
         sample["cells"].sort(key=lambda c: (order.get(c["method"], len(order)), Budget.parse(c["budget"])))
         samples.append(sample)

@@ -56,8 +56,8 @@ def publish_grid(
     for run in runs.tagged(PARENT_TAG, parent.info.run_id):
         children.setdefault(run.data.tags.get(CELL_TAG, ""), run)
     models = models_with(trainings, {weights for cell in cells for weights in cell.weights})
-    for cell in reversed(in_order(cells, summary)):  # the UI lists the newest run first
-        _publish_cell(runs, experiment, cell, parent, children.get(cell.cell_id), models)
+    for place, cell in enumerate(reversed(in_order(cells, summary))):  # the UI lists first what began last
+        _publish_cell(runs, experiment, cell, parent, place, children.get(cell.cell_id), models)
 
     metrics = grid_metrics(summary, cells)
     tags = _tags(experiment, cells)
@@ -83,6 +83,7 @@ def _publish_cell(
     experiment: Experiment,
     cell: CellSummary,
     parent: Run,
+    place: int,
     run: Run | None,
     models: Mapping[str, LoggedModel],
 ) -> None:
@@ -96,7 +97,7 @@ def _publish_cell(
         tags[NOTE_TAG] = link_line(model_links(found))
     name = f"{cell.identity['method']} {cell.budget} {cell.identity['benchmark']}"
     published = run or runs.create(
-        name, {PARENT_TAG: parent.info.run_id, CELL_TAG: cell.cell_id}, cell.began_at or None
+        name, {PARENT_TAG: parent.info.run_id, CELL_TAG: cell.cell_id}, parent.info.start_time + place
     )
 
     def send_inputs() -> None:
