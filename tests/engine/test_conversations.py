@@ -13,6 +13,7 @@ from indexmem.config.load import validate
 from indexmem.engine.answers import FollowUp
 from indexmem.engine.decode import DecodeRow, decode
 from indexmem.evaluate.cell import CellEvaluator
+from indexmem.evaluate.prompts import Prompt
 from indexmem.evaluate.work import GridCell, Task
 from indexmem.models.backbone import Backbone
 from indexmem.models.prompt import PromptFormat, between_turns, encode
@@ -89,10 +90,8 @@ def test_a_sample_with_turns_is_one_row_with_the_mean_score():
 
 def test_a_follow_up_begins_with_what_ends_an_answer():
     backbone = tiny_backbone()
-    spec = validate({"grid": {"methods": ["full"]}}, "test")
-    evaluator = CellEvaluator.load(spec, {}, None, {}, backbone)
     sample = Sample("s/0", "b", "text", "what?", "", ("x",), 6, turns=(Turn("and then?", "It", ("y",), 5),))
-    (follow_up,) = evaluator._prompt(sample).follow_ups
+    (follow_up,) = Prompt.of(sample, backbone.tokenizer).follow_ups
     prompt = PromptFormat.of(backbone.tokenizer)
     expected = between_turns(backbone.tokenizer) + "and then?" + prompt.suffix + "It"
     assert follow_up == FollowUp(encode(backbone.tokenizer, expected), 5)
