@@ -31,6 +31,7 @@ from indexmem.tracking.mlflow_store import open_store
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 SETTLED = "document.documentElement.dataset.charts && document.documentElement.dataset.samples"
 WIDTH, HEIGHT = 1280, 1000
+MLFLOW_WIDTH = 1400  # its description stands beside all else from here on
 
 
 def of_report(chrome: Chrome, report: Path) -> None:
@@ -81,9 +82,12 @@ def of_mlflow(chrome: Chrome, folder: Path) -> None:
             ("mlflow-run", url, 1200, "Child runs"),
             ("mlflow-runs", runs, 620, "matching runs"),
         ):
-            page = Page(chrome, address, WIDTH, height, dark=False)
+            page = Page(chrome, address, MLFLOW_WIDTH, height, dark=False)
             page.until(f"document.body.innerText.includes({there!r})")
-            page.evaluate("new Promise((done) => setTimeout(done, 3000))")  # tables fill after that
+            for part in ("assistant.chat_panel.close", "comment_text_toggle", "runnamecellrenderer"):
+                page.evaluate("new Promise((done) => setTimeout(done, 3000))")  # tables fill slowly
+                page.evaluate(f"document.querySelector('[data-component-id*=\"{part}\"]')?.click()")
+            page.evaluate("new Promise((done) => setTimeout(done, 3000))")
             page.screenshot(IMAGES / f"{name}.png")
             page.close()
 
