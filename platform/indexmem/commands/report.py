@@ -123,5 +123,5 @@ def verdict_text(said: GridVerdict) -> str:
     ]
     trades = ["", said.trades] if said.trades else []
     samples = [fragment("samples", method=found.best, budget=str(found.budget)) for found in said.findings]
-    told = ["", "To see samples, put behind the report's address:", "", *(f"- `{one}`" for one in samples)] if samples else []
+    told = ["", "Samples, behind the report's address:", "", *(f"- `{one}`" for one in samples)] if samples else []
     return "\n".join([f"**{said.headline}**", "", *findings, *trades, "", said.basis, *told])
