@@ -115,7 +115,7 @@ class GridPlan:
 
     def prefills(self, missing: Mapping[str, Mask]) -> int:
         """Contexts that some missing row asks about."""
-        return sum(len(set(compress(self.contexts[name], m.any(axis=1)))) for name, m in missing.items())
+        return sum(len(set(compress(self.contexts[name], m.any(axis=1).tolist()))) for name, m in missing.items())
 
     def scores(self) -> dict[str, NDArray[np.float32]]:
         """benchmark -> score_SC of its samples' finished rows in its cells; NaN where there is none."""

@@ -87,10 +87,9 @@ def between_turns(tokenizer: PreTrainedTokenizerBase) -> str:
 def _rendered(tokenizer: PreTrainedTokenizerBase, *contents: Any) -> str:
     """What the chat template makes of messages of user and assistant in turn; what it raises instead of that."""
     messages = [{"role": ("user", "assistant")[i % 2], "content": content} for i, content in enumerate(contents)]
+    switched: dict[str, Any] = {SWITCH: False}
     try:
-        rendered = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False, **{SWITCH: False}
-        )
+        rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **switched)
     except (jinja2.TemplateError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return str(rendered)

@@ -8,7 +8,6 @@ benchmark's build, then has it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from copy import copy
 from typing import TYPE_CHECKING
 
@@ -34,7 +33,7 @@ def with_thinking(tokenizer: PreTrainedTokenizerBase, thinking: Thinking) -> Pre
     assigned = f"{{% set {SWITCH} = {VALUES[thinking]} %}}"
     switched, template = copy(tokenizer), tokenizer.chat_template
     if isinstance(template, dict):
-        switched.chat_template = {name: assigned + text for name, text in template.items()}  # type: ignore[assignment]
+        switched.chat_template = {name: assigned + text for name, text in template.items()}
     elif template is not None:
         switched.chat_template = assigned + template
     if thinking is True and PromptFormat.of(switched) == PromptFormat.of(tokenizer):
@@ -46,7 +45,7 @@ def with_thinking(tokenizer: PreTrainedTokenizerBase, thinking: Thinking) -> Pre
     return switched
 
 
-def answer_in(tokenizer: PreTrainedTokenizerBase, prompt_end: str, token_ids: Sequence[int]) -> Sequence[int]:
+def answer_in(tokenizer: PreTrainedTokenizerBase, prompt_end: str, token_ids: list[int]) -> list[int]:
     """The tokens after the thinking part: all where there is none, and none where it did not come to an end.
 
     `prompt_end`: what the prompt ends with, since some templates open the thinking part themselves.
