@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import compress
 
 import numpy as np
 import pyarrow as pa
@@ -115,7 +114,8 @@ class GridPlan:
 
     def prefills(self, missing: Mapping[str, Mask]) -> int:
         """Contexts that some missing row asks about."""
-        return sum(len(set(compress(self.contexts[name], m.any(axis=1).tolist()))) for name, m in missing.items())
+        asked = {name: np.flatnonzero(missing_SC.any(axis=1)).tolist() for name, missing_SC in missing.items()}
+        return sum(len({self.contexts[name][i] for i in samples}) for name, samples in asked.items())
 
     def scores(self) -> dict[str, NDArray[np.float32]]:
         """benchmark -> score_SC of its samples' finished rows in its cells; NaN where there is none."""
