@@ -170,7 +170,7 @@ def _ui(arguments: Arguments) -> int:
     from indexmem.config.spec import home
 
     root = expanded(arguments.root).absolute() if arguments.root else home() / "runs"
-    return ui(root, arguments.port)
+    return ui(root, arguments.port, browser=arguments.open)
 
 
 def _pretrain_moved(arguments: Arguments) -> int:
@@ -260,6 +260,7 @@ BOARD = (
 UI = (
     argument("--root", help="run root; default: $INDEXMEM_HOME/runs"),
     argument("--port", "--mlflow-port", type=int, default=5000, help="of MLflow; default: 5000"),
+    argument("--open", action="store_true", help="show the evaluations in a browser"),
 )
 ANY_WORDS = (argument("words", nargs=argparse.REMAINDER),)
 COMMANDS = (

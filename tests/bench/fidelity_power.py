@@ -1,6 +1,6 @@
 """How many samples tell two methods apart: by score, and by fidelity to the full cache. From stored rows.
 
-    python tests/bench/fidelity_power.py --rows FOLDER/runs/results --budget 75% --out docs/results/bench/fidelity.json
+    python tests/bench/fidelity_power.py --rows FOLDER/results --benchmarks vt --out docs/results/bench/fidelity.json
     python tests/bench/fidelity_power.py --show docs/results/bench/fidelity.json     # its table again
 
 For each pair of neighbours in the order of mean score, n such that a paired two-sided test at 5 % finds the difference
@@ -31,6 +31,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     partitions = sorted({path.parent.name for path in (folder / "rows").rglob("*.parquet")})
     frame = RowStore(folder).read(partitions).to_pandas()
     frame = frame[(frame.status == OK) & ((frame.budget == arguments.budget) | (frame.method == FULL_LABEL))]
+    if arguments.benchmarks:
+        frame = frame[frame.benchmark.isin(arguments.benchmarks)]
     tables = {
         name: frame.pivot_table(index=["benchmark", "sample_id"], columns="method", values=column).dropna()
         for name, column in MEASURES.items()
@@ -86,6 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", help="folder of a row store")
     parser.add_argument("--budget", default="75%")
+    parser.add_argument("--benchmarks", nargs="+", help="only these")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit", default="", help="where the machine that evaluated could not tell it")
     parser.add_argument("--show", type=Path)

@@ -52,19 +52,24 @@ def start(tmp_path):
         process.wait()
 
 
-def test_one_ctrl_c_ends_mlflow_and_all_is_named(start, tmp_path):
+def test_one_ctrl_c_ends_mlflow_and_all_is_named(start, tmp_path, monkeypatch):
     open_store(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path).create_experiment("indexmem/eval")
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "smoke.html").touch()
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(browser))
     port = free_port()
-    process = start("--port", str(port))
+    process = start("--port", str(port), "--open")
     wait_until(lambda: process.poll() is not None or "Ctrl-C ends" in (tmp_path / "ui.log").read_text())
     assert process.poll() is None, "it ended"
     assert answers(port)
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 1
     said = (tmp_path / "ui.log").read_text()
-    assert re.search(rf"indexmem/eval: http://127.0.0.1:{port}/#/experiments/\d+/runs\?workflowType=", said)
+    shown = re.search(rf"indexmem/eval: (http://127.0.0.1:{port}/#/experiments/\d+/runs\?workflowType=\S+)", said)
+    assert shown and (tmp_path / "opened").read_text().strip() == shown[1]
     assert f"Report: {(tmp_path / 'reports' / 'smoke.html').as_uri()}\n" in said
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     assert process.wait(120) == 0

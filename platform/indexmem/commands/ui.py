@@ -7,6 +7,7 @@ import signal
 import time
 import urllib.error
 import urllib.request
+import webbrowser
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -17,10 +18,13 @@ from indexmem.tracking.server import HOST, database, mlflow_server
 START_SECONDS = 60.0  # until MLflow answers; its first start makes tables
 LOOK_SECONDS = 0.3
 SHOWN_REPORTS = 10
+EVALUATIONS = "indexmem/eval"  # experiment that is shown first
 
 
-def ui(root: Path, port: int) -> int:
+def ui(root: Path, port: int, *, browser: bool = False) -> int:
     """Say where reports lie, serve the MLflow of `root` on 127.0.0.1, and return 0 when told to end.
+
+    `browser`: show its evaluations, or else what runs there are, in the user's browser.
 
     Raises UserError when there is nothing to serve, the port is taken, or MLflow ends by itself.
     """
@@ -34,7 +38,7 @@ def ui(root: Path, port: int) -> int:
         )
     signal.signal(signal.SIGTERM, _as_ctrl_c)
     try:
-        _serve(root, port)
+        _serve(root, port, browser)
     except KeyboardInterrupt:
         return 0
 
@@ -50,12 +54,15 @@ def _print_reports(root: Path) -> None:
         print(f"and {len(pages) - SHOWN_REPORTS} older ones in {root / 'reports'} and {root / 'nightly'}", flush=True)
 
 
-def _serve(root: Path, port: int) -> NoReturn:
+def _serve(root: Path, port: int, browser: bool) -> NoReturn:
     url = f"http://{HOST}:{port}"
     with mlflow_server(root, port) as process:
         print(f"MLflow: {url}  (starting)", flush=True)
-        for name, page in _experiment_pages(url).items():
+        pages = _experiment_pages(url)
+        for name, page in pages.items():
             print(f"  {name}: {page}", flush=True)
+        if browser and pages:
+            webbrowser.open(pages.get(EVALUATIONS) or next(iter(pages.values())))
         print(f"Results in {root}; Ctrl-C ends MLflow.", flush=True)
         process.wait()
     raise UserError("MLflow ended by itself; its last lines above say why.")
