@@ -14,7 +14,7 @@ from indexmem.evaluate.cell import CellEvaluator
 from indexmem.evaluate.grid import plan
 from indexmem.evaluate.prompts import Prompt
 
-TEXT = " ".join(f"Note {number}: the gate is {number * 7919 % 89} steps from the well." for number in range(160))
+TEXT = " ".join(str(number * number * 7919) for number in range(100, 900))  # no stretch of it comes twice
 TOKENIZER = tiny_backbone().tokenizer
 
 
