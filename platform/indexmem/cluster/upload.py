@@ -51,8 +51,8 @@ class Upload:
             write_whole(folder / place, yaml.safe_dump(dict(spec), sort_keys=False, allow_unicode=True))
 
 
-def plan_upload(experiment: Experiment, *, send_files: bool, below: Path = Path("/")) -> Upload:
-    """The spec as the job will read it and, with `send_files`, the local files `below` a folder that it names.
+def plan_upload(experiment: Experiment, *, send_files: bool, below: Path = Path("/"), folder: Path = Path()) -> Upload:
+    """The spec as a job in `folder` will read it and, with `send_files`, the local files `below` another that it names.
 
     A file's place in the job's folder has a hash of its content, so specs are equal only where the files are, too.
     Raises UserError for files too large to send and for a run root that would lie in the job's folder.
@@ -74,7 +74,7 @@ def plan_upload(experiment: Experiment, *, send_files: bool, below: Path = Path(
         if isinstance(value, dict):
             return {name: place(item) if name == "name" else item for name, item in value.items()}
         for source in _local_files(value, below):
-            name = f"files/{digest_of(source)}/{source.name}"
+            name = str(folder / "files" / digest_of(source) / source.name)
             files[name] = source
             return name
         return value

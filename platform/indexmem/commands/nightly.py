@@ -106,7 +106,7 @@ def freeze(experiment: Experiment, folder: Path) -> None:
     Ray has deleted the first one's folder.
     """
     in_job = JOB_VARIABLE in os.environ
-    plan_upload(experiment, send_files=in_job, below=Path.cwd()).write(folder)
+    plan_upload(experiment, send_files=in_job, below=Path.cwd(), folder=folder).write(folder)
 
 
 def _judge(
