@@ -31,7 +31,6 @@ from indexmem.results.schema import OK
 
 REFERENCE = "reference"  # of a full cache that is answered from, and not asked for
 
-
 Ready = tuple[Task, Prompt, GridCell, CompressedCell]  # what an answer is decoded from
 
 

@@ -55,10 +55,8 @@ def pass_at_k(answers: ArrayLike, right: ArrayLike, k: int) -> Floats:
     1 - C(n - c, k) / C(n, k), as a product that no large number enters: Chen et al. 2021, "Evaluating Large Language
     Models Trained on Code", equation 1. Takes k answers at least of each sample.
     """
-    answers_n, wrong_n = (
-        np.asarray(answers, np.float64),
-        np.asarray(answers, np.float64) - np.asarray(right, np.float64),
-    )
+    answers_n = np.asarray(answers, np.float64)
+    wrong_n = answers_n - np.asarray(right, np.float64)
     assert (answers_n >= k).all(), f"pass@{k} of fewer than {k} answers"
     draws_k = np.arange(k)[:, None]  # the i-th of k answers drawn is wrong, too
     return 1.0 - np.prod(np.maximum(wrong_n - draws_k, 0.0) / (answers_n - draws_k), axis=0)
@@ -73,8 +71,9 @@ def _lengths(finished: pa.Table) -> tuple[dict[Column, Interval], dict[Column, D
     scores = cell_scores(finished.set_column(finished.schema.get_field_index("score"), "score", shares))
     tokens = {column: _times(found, most) for column, found in _means(scores)}
     over: dict[Column, Difference] = {}
+    benchmarks = _benchmarks(scores)
     for column in tokens:
-        both = matched(scores, (column, FULL), _benchmarks(scores)) if column != FULL else None
+        both = matched(scores, (column, FULL), benchmarks) if column != FULL else None
         if both and not both.lacking:
             over[column] = _times(difference(both, column, FULL), most)
     return tokens, over
@@ -99,8 +98,9 @@ def _passed(finished: pa.Table) -> dict[int, dict[Key, CellScores]]:
 
 def _means(scores: Mapping[Key, CellScores]) -> Iterator[tuple[Column, Interval]]:
     """Mean over all benchmarks of each column that answered on all of them."""
+    benchmarks = _benchmarks(scores)
     for column in sorted({key[:2] for key in scores}, key=lambda column: (column != FULL, column[1], column[0])):
-        found = matched(scores, (column,), _benchmarks(scores))
+        found = matched(scores, (column,), benchmarks)
         if found is not None:
             yield column, macro_ci(found.of(column), found.design)
 
